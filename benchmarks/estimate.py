@@ -58,18 +58,17 @@ def main() -> None:
         print(f"{corpus.name}: calibrated in {estimated['calibration_seconds']:.0f} s", flush=True)
         for name in ROWS:
             if measured[name]:
-                show(name, estimated[name], measured[name])
+                size = name in ROWS[2:]
+                show(f"  {name}{', MB' * size}", estimated[name], measured[name], 1e6 if size else 1)
         for stage, seconds in run["cpu"].items():
-            show(stage, estimated["stages"][stage], seconds)
+            show(f"    {stage}, processor seconds", estimated["stages"][stage], seconds)
 
 
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def show(name: str, estimated: float, measured: float) -> None:
-    unit = 1e6 if name in ROWS[2:] else 1
-    label = f"  {name}, MB" if unit > 1 else f"  {name}" if name in ROWS else f"    {name}, processor seconds"
+def show(label: str, estimated: float, measured: float, unit: float = 1.0) -> None:
     ratio = estimated / max(measured, 0.01)
     print(f"{label:44}{estimated / unit:12.2f}{measured / unit:12.2f}{ratio:8.2f}", flush=True)
 

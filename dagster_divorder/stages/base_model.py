@@ -266,10 +266,11 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """A matrix product that grows with the vocabulary, and the sample: at the default vocabulary each takes half."""
+    """The sample, and what does not depend on it: as much as all of a sample at the default vocabulary, of which half
+    grows with the vocabulary."""
     if settings.model.base != BOOTSTRAP:
         return 1.0
-    return SAMPLE_BYTES * settings.model.vocab_size / 32_768 + min(size.bytes, SAMPLE_BYTES)
+    return SAMPLE_BYTES * (0.5 + settings.model.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
 
 
 BASE_MODEL = PinnedFit(
