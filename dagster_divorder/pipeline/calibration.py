@@ -29,6 +29,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.excerpt import Excerpt
+from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import Receipt
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
@@ -37,6 +38,8 @@ WHOLE_BYTES = 3 << 20
 FEW_BYTES = (20_000, 80_000, 240_000)
 FEW_TOKENS = 100_000
 """A small decoder is trained on as few, whatever the settings say."""
+FEW_SHARE = 0.5
+"""Of a few documents of every source so many are held out: one of two."""
 NETWORKS = "pytorch"
 """Among the kinds of stages that train a neural network, or read texts through one."""
 COMPILED_SECONDS = 1.5
@@ -105,7 +108,9 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
         few_settings = _few(settings)
         needed = graph.needed(few_settings, *others)
         shares = [min(1.0, size / held) for size in FEW_BYTES]
-        few = _in_a_process(few_settings, needed, excerpts, shares, folder / "few")[1] if others else []
+        few = []
+        if others:
+            few = _in_a_process(few_settings, needed, excerpts, shares, folder / "few", lenient=True)[1]
     return Calibration(start, found, few, plain, few_settings, held)
 
 
@@ -128,12 +133,13 @@ def _shallow(settings: Settings) -> Settings:
 
 def _few(settings: Settings) -> Settings:
     """The same with less to train."""
-    deep, evidence = settings.deep, settings.evidence
+    deep, evidence, heldout = settings.deep, settings.evidence, settings.heldout
     less = {"seeds": 1, "epochs": 1, "budget_seconds": None}
     return settings.model_copy(
         update={
             "deep": deep.model_copy(update={"train_tokens": min(deep.train_tokens, FEW_TOKENS)}),
             "evidence": evidence.model_copy(update=less),
+            "heldout": heldout.model_copy(update={"share": heldout.share and max(FEW_SHARE, heldout.share)}),
         }
     )
 
@@ -187,9 +193,11 @@ def _in_a_process(
     excerpts: Sequence[Excerpt],
     shares: Sequence[float],
     folder: Path,
+    *,
+    lenient: bool = False,
 ) -> tuple[float, list[Sampled]]:
-    """Seconds until a fresh process is ready, and what it measures on growing shares of the excerpts; an error of a
-    stage that runs a neural network ends that."""
+    """Seconds until a fresh process is ready, and what it measures on growing shares of the excerpts. lenient: an error
+    ends that, and is told, since a few documents may be too few for a stage."""
     begin, found = time.perf_counter(), list[Sampled]()
     worker = Worker({})
     try:
@@ -197,7 +205,7 @@ def _in_a_process(
         start = time.perf_counter() - begin
         for share in shares:
             at = _on_sample(settings, excerpts, share, folder)
-            found.append(worker(partial(_measured, stages), at))
+            found.append(worker(partial(_measured, stages, lenient), at))
             if found[-1].error:
                 break
         return start, found
@@ -205,7 +213,9 @@ def _in_a_process(
         said = str(error)
         for path, excerpt in zip(at.input.paths, excerpts, strict=True):
             said = said.replace(path, f"a sample of {excerpt.name}")
-        raise type(error)(said) from None
+        raise type(error)(
+            f"{said} (as a run on {megabytes(sum(part.bytes for part in excerpts))} of the input says)"
+        ) from None
     finally:
         worker.process.kill()
         worker.process.communicate()
@@ -217,9 +227,8 @@ def _loaded(nothing: int) -> int:
     return nothing
 
 
-def _measured(stages: Sequence[str], settings: Settings) -> Sampled:
-    """Run stages one by one, and measure each. An error of one that runs a neural network ends that, and is told: a
-    model of the settings may need more than a few documents."""
+def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampled:
+    """Run stages one by one, and measure each."""
     found: dict[str, Measured] = {}
     receipts: dict[str, Receipt] = {}
     error = ""
@@ -228,7 +237,7 @@ def _measured(stages: Sequence[str], settings: Settings) -> Sampled:
         try:
             made, rise = with_peak_memory(partial(run_all, settings, Silent(), [stage]))
         except DivOrderError as raised:
-            if not _through_model(default_graph(), settings, stage):
+            if not lenient:
                 raise
             error = str(raised)
             break

@@ -449,6 +449,7 @@ EXPORTS = WholeCorpus(
     publish=_publish,
     doing="writing exports",
     check_settings=_check_settings,
+    pace=(0.08, 0.01),
     compute=_compute,
     shared_from=WORKERS_FROM_BYTES,
     show=_show,

@@ -254,7 +254,7 @@ def test_sizes_are_read(text: str, size: float) -> None:
 @pytest.mark.parametrize("text", ["500", "GB", "-1GB", "0MB", "nanGB", "infTB", "5 KB", "", "1e400GB"])
 def test_what_is_no_size_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["estimate", "--size", text])
+        main(["estimate", f"--size={text}"])
     assert "500GB" in capsys.readouterr().err
 
 
