@@ -100,7 +100,7 @@ ALLOWED = {
     "view": {"view", "core"},
     "streams": {"streams", "core"},
     "tables": {"tables", "view", "core"},
-    "store": {"store", "core", "engine"},
+    "store": {"store", "view", "core", "engine"},
     "models": {"models", "core", "engine", "readers"},
     "engine": {"engine"},
     "trainers": {"trainers"},
@@ -109,7 +109,7 @@ ALLOWED = {
     "readers": {"readers", "trainers", "tables", "store"},
     "torch.py": {"readers"},
     "stages": {"stages", "pipeline", "exports", "trainers", "engine", "models", "store", "view", "core"},
-    "results.py": {"stages", "pipeline", "store", "core"},
+    "results.py": {"stages", "pipeline", "store", "view", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
 }
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from dagster_divorder import __version__
@@ -115,11 +116,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verbs_by_group() -> str:
     """Every verb: what it does, an example, and what it costs."""
-    lines = []
+    lines, indent, width = list[str](), 16, min(100, shutil.get_terminal_size().columns)
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         for verb in verbs:
-            lines += [f"  {verb.name:<13} {verb.about}", f"{'':<16}{verb.example}    ({verb.cost})"]
+            about = textwrap.wrap(verb.about, width - indent)
+            lines += [
+                f"  {verb.name:<{indent - 2}}{about[0]}",
+                *(f"{'':<{indent}}{more}" for more in about[1:]),
+            ]
+            lines += [f"{'':<{indent}}{verb.example}", f"{'':<{indent}}({verb.cost})"]
     return "\n".join(lines[1:])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,9 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline import Run
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def init(paths: Sequence[str], file: str) -> Answer:
@@ -92,7 +96,7 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.targets import warnings_of
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
@@ -160,14 +164,7 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
             TextTable(
-                [
-                    {
-                        "stage": row["stage"],
-                        **{name: f"{row[name]:,}" for name in ("documents", "new", "reused")},
-                        "seconds": f"{row['seconds']:.2f}",
-                    }
-                    for row in stages
-                ],
+                [row_of(stage, of) for stage, of in figures.items() if GRAPH[stage].asset],
                 "each stage, as it last ran",
             ),
         ]
@@ -323,7 +320,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
         opened = [webbrowser.open(path.as_uri()) for path in shown]
         if not all(opened):
-            lines.append("no browser was found here: open the files by hand")
+            browser = next(filter(shutil.which, BROWSERS), "open")
+            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append(f"  {browser} {page}")
     return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
 
 

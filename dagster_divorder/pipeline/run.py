@@ -37,6 +37,8 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.words import fixed, number
 
 
 class ToBeMadeError(MissingStageError):
@@ -267,12 +269,36 @@ def run_stage(
     return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
 
 
+class Receipts(dict[str, Receipt]):
+    """Receipts by stage, which print, and show in a notebook, as a table."""
+
+    def __repr__(self) -> str:
+        return str(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+    @property
+    def _table(self) -> TextTable:
+        return TextTable([row_of(stage, receipt.figures) for stage, receipt in self.items()])
+
+
+def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
+    """A stage as it last ran, as a row of a table."""
+    counts = {"documents": "documents", "new": "new_documents", "reused": "reused_documents"}
+    return {
+        "stage": stage,
+        **{name: number(figures.get(figure)) for name, figure in counts.items()},
+        "seconds": fixed(figures.get("seconds")),
+    }
+
+
 def run_all(
     settings: Settings,
     progress: Progress | None = None,
     stages: Iterable[str] | None = None,
     graph: Graph | None = None,
-) -> dict[str, Receipt]:
+) -> Receipts:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
     need_addresses()
     graph = graph or default_graph()
@@ -289,7 +315,7 @@ def run_all(
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
                 check_settings(run, [*graph.needed(settings), *stages])
-            made = {stage: _run_and_repair(run, stage) for stage in stages}
+            made = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
         retire(store, graph, stages)
         return made
 
