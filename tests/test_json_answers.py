@@ -52,6 +52,7 @@ COMMANDS = {
     "run": [],
     "summary": [],
     "plan": [],
+    "estimate": ["docs.jsonl"],
     "verify": ["data/exports/parquet"],
     "compare": [],
     "where": ["--step", "0..1"],

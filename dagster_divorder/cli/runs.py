@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
@@ -162,7 +163,7 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{stage.seconds:.1f}",
+            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -171,6 +172,11 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
         "",
         TextTable(rows),
+        *(
+            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
+            if any(stage.rough for stage in planned.stages)
+            else []
+        ),
         "",
     ]
     if disk:
@@ -509,6 +515,7 @@ VERBS = (
         _add_init,
         asks=True,
     ),
+    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute, and why; stores nothing",

@@ -15,8 +15,8 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
-    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks questions
-    on a terminal."""
+    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks
+    questions on a terminal."""
 
     name: str
     about: str

@@ -86,6 +86,8 @@ WORKERS_FROM_CORES = 4
 memory of workers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
+SAMPLED_BYTES = 25_000
+"""To look at a document of the sample takes as long as to write so much text."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -467,6 +469,9 @@ CURATED_OUTPUT = WholeCorpus(
     doing="writing the output",
     check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
     compute=_compute,
+    amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
+    shared_from=WORKERS_FROM_BYTES,
+    pace=(0.0, 0.0036),
     show=_show,
     checks=(
         Check(

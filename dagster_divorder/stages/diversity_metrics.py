@@ -413,6 +413,7 @@ DIVERSITY_METRICS = WholeCorpus(
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
+    pace=(0.1, 0.0026),
     compute=_compute,
     publish=_publish,
     show=_show,

@@ -23,7 +23,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
-from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.exports.text import TEXT
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -451,7 +451,9 @@ EXPORTS = WholeCorpus(
     publish=_publish,
     doing="writing exports",
     check_settings=_check_settings,
+    pace=(0.08, 0.01),
     compute=_compute,
+    shared_from=WORKERS_FROM_BYTES,
     show=_show,
     checks=(
         Check(

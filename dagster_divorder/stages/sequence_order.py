@@ -194,6 +194,7 @@ SEQUENCE_ORDER = WholeCorpus(
     settings=_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.
     inputs=_inputs,
+    pace=(0.05, 0.0023),
     compute=_compute,
     checks=(
         Check(

@@ -228,5 +228,6 @@ STATIONARITY = WholeCorpus(
     inputs=_inputs,
     content=("found",),
     doing="looking for drift",
+    pace=(0.3, 0.0118),
     compute=_compute,
 )

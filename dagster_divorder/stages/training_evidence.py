@@ -49,6 +49,7 @@ from dagster_divorder.pipeline.stage import (
     Made,
     Picture,
     Shown,
+    Size,
     Table,
     Text,
     WholeCorpus,
@@ -757,6 +758,13 @@ def _check_settings(run: Run) -> None:
     check_special_tokens(run.settings)
 
 
+def _amount(settings: Settings, size: Size) -> float:
+    """Tokens that are trained on in all trainings."""
+    evidence = settings.evidence
+    trainings = len(orders_of(settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * trainings
+
+
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=3,
@@ -770,5 +778,6 @@ TRAINING_EVIDENCE = WholeCorpus(
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_compute,
+    amount=_amount,
     show=_show,
 )
