@@ -89,8 +89,8 @@ def stats(settings: Settings, *, details: bool) -> Answer:
 
 def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
     """What the last run made: whether the order beats shuffling and by how much, what a trainer is to be given, and the
-    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went on
-    to an output, or ended with the measures.
+    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went
+    on to an output, or ended with the measures.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
