@@ -263,6 +263,7 @@ def _corpus_lines(
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
+        *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
     ]
