@@ -861,7 +861,7 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
     if found is None:
         with tempfile.TemporaryDirectory(prefix="divorder-settings-") as folder:
             file = Path(folder) / "divorder.toml"
-            file.write_text(printable(Proposal(tuple(look(paths))).toml(Path(folder))), encoding="utf-8")
+            file.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
             settings = load_settings(file)
         here = {name: Path.cwd() / "divorder" / name for name in ("store", "curated", "exports")}
         return settings.model_copy(

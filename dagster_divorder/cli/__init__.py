@@ -19,15 +19,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
-from dagster_divorder.cli import evidence, runs, training
+from dagster_divorder.cli import evidence, explore, runs, training
 from dagster_divorder.cli.terminal import shown
-from dagster_divorder.cli.verb import Options, Verb
+from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.view.answer import Answer
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
+    "Look at a corpus": explore.VERBS,
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
@@ -97,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog="divorder",
-        description="Order training data so that every window of training carries the corpus's own mix.",
+        description=wrapped(
+            "Order training data so that every window of training carries the corpus's own mix."
+        ),
         epilog=_verbs_by_group(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[shared],
@@ -109,8 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     for verb in (verb for verbs in GROUPS.values() for verb in verbs):
         of_verb = commands.add_parser(
             verb.name,
-            description=f"{verb.about[0].upper()}{verb.about[1:]}.",
-            epilog=f"example: {verb.example}\ncost: {verb.cost}",
+            description=wrapped(f"{verb.about[0].upper()}{verb.about[1:]}."),
+            epilog=f"example: {verb.example}\n{wrapped(f'cost: {verb.cost}')}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[shared],
         )
@@ -121,16 +124,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verbs_by_group() -> str:
     """Every verb: what it does, an example, and what it costs."""
-    lines, indent, width = list[str](), 16, min(100, shutil.get_terminal_size().columns)
+    lines: list[str] = []
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         for verb in verbs:
-            about = textwrap.wrap(verb.about, width - indent)
             lines += [
-                f"  {verb.name:<{indent - 2}}{about[0]}",
-                *(f"{'':<{indent}}{more}" for more in about[1:]),
+                wrapped(f"  {verb.name:<13} {verb.about}", 16),
+                f"{'':<16}$ {verb.example}",
+                wrapped(f"{'':<16}cost: {verb.cost}", 16),
             ]
-            lines += [f"{'':<{indent}}{verb.example}", f"{'':<{indent}}({verb.cost})"]
     return "\n".join(lines[1:])
 
 

@@ -1,4 +1,4 @@
-"""Commands that make an order, and say what a run would do or did: init, plan, run, summary, report, prune."""
+"""Commands that make an order, and say what a run would do or did: init, plan, run, stats, summary, report, prune."""
 
 from __future__ import annotations
 
@@ -194,14 +194,25 @@ def run(settings: Settings, *, details: bool) -> Answer:
     return summary(settings, details=details)
 
 
-def summary(settings: Settings, *, details: bool = False) -> Answer:
+def stats(settings: Settings, *, details: bool) -> Answer:
+    """Run what the measures of the order need, and write no output; the measures."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import GRAPH
+
+    run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
+    return summary(settings, details=details, output=False)
+
+
+def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
     """What the last run made: whether the order beats shuffling and by how much, what a trainer is to be given, and the
-    measures. details: of every order, and of every stage what was new, and its time, too.
+    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went
+    on to an output, or ended with the measures.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.targets import warnings_of
+    from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.diversity_metrics import load_verdict
@@ -211,14 +222,18 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
     from dagster_divorder.view.words import TRAIN_ON
 
     run = Run(settings, store_of(settings.store).open(create=False))
-    output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
-    receipts = {stage: load_receipt(run.store, stage) for stage in GRAPH.upstream(settings)}
+    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
+    needed = [stage for stage in stages if GRAPH[stage].asset]
+    # Evidence may be there beside an output.
+    receipts = {
+        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
+    }
     figures = {
         stage: receipt.figures
         for stage, receipt in receipts.items()
-        if receipt and (stage in output_stages or run.is_current(stage))
+        if receipt and (stage in needed or run.is_current(stage))
     }
-    missing = [stage for stage in output_stages if stage not in figures]
+    missing = [stage for stage in needed if stage not in figures]
     if missing:
         raise MissingStageError(
             f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
@@ -236,7 +251,7 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
         },
         "tokens": figures["token_counts"]["tokens"],
     }
-    stages = [
+    timed = [
         {
             "stage": stage,
             "documents": of["documents"],
@@ -248,15 +263,14 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
         if GRAPH[stage].asset
     ]
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    for_trainer, files = _for_the_trainer(settings, figures, rows) if output else ([], {})
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
         "",
-        *_for_the_trainer(settings, exports, output, rows),
-        "",
+        *for_trainer,
         TextTable([row.shown() for row in first]),
         *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in first),
         "",
@@ -275,7 +289,9 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
             ),
         ]
     else:
-        parts.append("every order, every stage and its time: divorder summary --details")
+        parts.append(
+            f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
+        )
     return Answer(
         parts,
         {
@@ -290,31 +306,24 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
             "batch": settings.sequence.batch,
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
-            "exports": exports,
-            "output": {
-                "folder": output["folder"],
-                "written": output["written"],
-                "bytes": output["bytes"],
-                "files": _output_files(figures),
-            },
-            "stages": stages,
+            **files,
+            "stages": timed,
         },
     )
 
 
 def _for_the_trainer(
-    settings: Settings,
-    exports: Sequence[Mapping[str, Any]],
-    output: Mapping[str, Any],
-    orders: Mapping[str, Mapping[str, Any]],
-) -> list[Part]:
-    """What a trainer is to be given, with the lines of its configuration; and what the files beside are good for."""
+    settings: Settings, figures: Mapping[str, Mapping[str, Any]], orders: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Part], dict[str, Any]]:
+    """What a trainer is to be given, with the lines of its configuration, and what the files beside are good for; and
+    the exports and the output as data."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
     from dagster_divorder.view.measures import MEASURES
     from dagster_divorder.view.words import count
 
+    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
     parts: list[Part] = []
     if not exports:
         parts.append(
@@ -341,13 +350,16 @@ def _for_the_trainer(
     curated, planned, shuffled = (
         show(orders[name]["batch TV, clusters"]) for name in ("curated", "sequences", "sequences_random")
     )
-    return [
-        *parts,
+    parts += [
         f"{output['folder']}/curated.jsonl ({'written' if output['written'] else 'unchanged'}) has whole documents in "
         "order, for tools that do not pack.",
         f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
         f"shuffled ones {shuffled} %.",
+        f"  beside it: {', '.join(_output_files(figures)[1:])}",
+        "",
     ]
+    about = {name: output[name] for name in ("folder", "written", "bytes")}
+    return parts, {"exports": exports, "output": {**about, "files": _output_files(figures)}}
 
 
 def _corpus_lines(
@@ -360,9 +372,9 @@ def _corpus_lines(
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
+        *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
-        f"beside curated.jsonl: {', '.join(_output_files(figures)[1:])}",
     ]
 
 
@@ -530,6 +542,14 @@ VERBS = (
         "divorder run",
         "a minute for 100 MB of text; seconds where nothing is new",
         lambda options: run(settings_of(options), details=options.details),
+        _add_details,
+    ),
+    Verb(
+        "stats",
+        "measures the order and what drifts as `run` does, and writes no output",
+        "divorder stats",
+        "a run without its output and exports",
+        lambda options: stats(settings_of(options), details=options.details),
         _add_details,
     ),
     Verb(

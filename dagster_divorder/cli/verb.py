@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +27,14 @@ class Verb(NamedTuple):
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
     asks: bool = False
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """A line of help in lines as wide as the terminal, 40 to 120; from the second on they begin at `indent`."""
+    width = min(max(shutil.get_terminal_size((80, 0)).columns, 40), 120)
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def config_of(options: Options) -> str | None:

@@ -2,7 +2,8 @@
 
 Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
 sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
-curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched.
+curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched;
+only the sidecar of a map that is newer is added to it (`cluster_map`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.cluster_map import add_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
@@ -156,7 +158,16 @@ def _lacks(run: Run, key: str) -> str | None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    tidy(run.store, run.settings.output.path, receipt.facts["files"])
+    folder = run.settings.output.path
+    if run.settings.output.sidecars and run.is_current("cluster_map"):
+        add_map(run, run.receipt("cluster_map"), receipt)
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    tidy(run.store, folder, manifest["files"])
+    run.observed |= {
+        "files": manifest["files"],
+        "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+    }
 
 
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
-    names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
+    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if output.sidecars else set()
     names |= {"ordering_comparison.png"} if output.plot else set()
     names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
     names |= {"left_out.parquet"} if settings.selects else set()
@@ -389,7 +389,7 @@ class OutputFolder:
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
-        stale = _read_ledger(self.store, self.path) - self.staged.keys() - {*BESIDE}
+        stale = _read_ledger(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
             if not self.folder.atomic:
                 self._withdraw(manifest["key"])
@@ -409,6 +409,22 @@ class OutputFolder:
         with self.folder.create(self.manifest, temporary) as file:
             file.write(data)
         self.folder.publish({self.manifest: temporary}, self.manifest, (), self.store.check)
+
+
+def add_to_output(
+    store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
+) -> None:
+    """Write a file into the output that a folder holds, and name it in its manifest, in which `about` is added.
+
+    Raises:
+        InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
+    """
+    manifest = read_manifest(place)
+    assert manifest is not None
+    with OutputFolder(store, place) as output:
+        output.entries |= manifest["files"]
+        output.stage(name, write)
+        output.commit({key: of for key, of in manifest.items() if key not in ("store", "files")} | about)
 
 
 def _manifest_bytes(manifest: dict[str, Any]) -> bytes:

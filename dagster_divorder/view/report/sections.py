@@ -53,6 +53,8 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         *([strategies(of.strategies, of)] if of.strategies else []),
         *([calibration(*of.calibration, of)] if of.calibration else []),
         *([agreement(of)] if of.agreement else []),
+        *([diversity(of)] if of.diversity else []),
+        *([copies(*of.copies)] if of.copies else []),
         *([trained(of.trained)] if of.trained else []),
         last_run(of),
     ]
@@ -231,17 +233,61 @@ def mix(of: Numbers) -> Section:
 
 def chosen(of: Numbers) -> Section:
     """What was chosen, and what would have been otherwise."""
-    captions = {
-        "choices": "Choices; used: the one that is trained on",
-        "groups": "Diversity (Vendi score) of the corpus, of what is chosen, and of sources and clusters",
-        "batches": "Diversity (Vendi score) of batches, by order",
-    }
     return Section(
         "chosen",
         "What was chosen",
         f"The records that are trained on were chosen by {of.settings.selection.method}, beside what else would "
         "choose as much. A Vendi score is how many different things a set holds, as far as vectors tell.",
-        [table(captions[name], words.cells(rows)) for name, rows in of.chosen.items()],
+        [table("Choices; used: the one that is trained on", words.cells(of.chosen["choices"]))],
+    )
+
+
+def diversity(of: Numbers) -> Section:
+    """How many different things there are, in all, by part and in batches."""
+    groups = of.diversity["groups"]
+    named = [
+        {
+            **row,
+            "value": of.manifest["cluster_names"][int(row["value"])]
+            if row["of"] == "cluster"
+            else clip(row["value"], NAME),
+        }
+        for row in groups
+    ]
+    batches = of.diversity.get("batches", ())
+    return Section(
+        "diversity",
+        "How many different things are there?",
+        f"{count(groups[0]['documents'], 'document')} of the corpus are as diverse as "
+        f"{fixed(groups[0]['vendi'], 1)} that have nothing in common, as far as vectors tell (the Vendi score). A "
+        "smaller set holds less, so compare sets of about as many documents. All without it: the corpus without a "
+        "source.",
+        [
+            table("Diversity (Vendi score) of the corpus, its sources and its clusters", words.cells(named)),
+            table("Diversity (Vendi score) of batches, by order", words.cells(batches)),
+        ],
+    )
+
+
+def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
+    """Which texts are near copies of others."""
+    captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
+    shown = {
+        name: [{key: clip(of) if isinstance(of, str) else of for key, of in row.items()} for row in rows]
+        for name, rows in tables.items()
+    }
+    lead = (
+        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of one before "
+        f"them, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
+        f"{count(figures['groups'], 'group')} has {number(figures['largest_group'])}."
+        if figures["near_copies"]
+        else f"None of {count(figures['documents'], 'text')} is a near copy of another."
+    )
+    return Section(
+        "copies",
+        "Which texts are near copies?",
+        lead,
+        [table(captions[name], words.cells(rows)) for name, rows in shown.items() if rows],
     )
 
 
