@@ -133,6 +133,11 @@ class BalancedSampler(Sampler[int]):
             rows += order[max(begin - before, 0) : end - before].tolist()
         return rows
 
+    def row_at(self, epoch: int, position: int) -> int:
+        """The row at one position of an iteration, as `rows_at` has it."""
+        turn, at = divmod(position, self.rows)
+        return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
+
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch of the table, from 0: (N,), position -> row. One is kept beside the first."""
         if epoch != self._epoch_kept:
@@ -241,7 +246,7 @@ class RowNumbers(Reading[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0]
+        return sampler.row_at(self.epoch, self.samples - 1)  # type: ignore[no-any-return]
 
 
 class RowsAt(Sampler[int]):
@@ -272,7 +277,7 @@ class RowsAt(Sampler[int]):
                 "let the trainer skip what it has read"
             )
         for position in self.positions:
-            yield self.sampler.rows_at(epoch, position, position + 1)[0]
+            yield self.sampler.row_at(epoch, position)
         self.sampler.end(epoch)
 
     def set_epoch(self, epoch: int) -> None:
