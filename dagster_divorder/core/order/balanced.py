@@ -239,4 +239,4 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     return max(MIN_POOL, pool), 1.0 - (1.0 - SELF_WEIGHT) / effect
 
 
-STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True)
+STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True, follows_targets=True)
