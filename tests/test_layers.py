@@ -106,7 +106,7 @@ ALLOWED = {
     "trainers": {"trainers"},
     "exports": {"exports", "trainers", "engine", "models", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
-    "readers": {"readers", "trainers", "tables", "store"},
+    "readers": {"readers", "trainers", "tables", "store", "core"},
     "torch.py": {"readers"},
     "stages": {"stages", "pipeline", "exports", "trainers", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "view", "core"},

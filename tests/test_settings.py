@@ -64,6 +64,12 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
     assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
 
 
+def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() -> None:
+    moving = {"cluster": {"progress": (0.0, 1.0), "1": (1.0, 0.0)}}
+    settings = Settings(order={"targets": moving}, sequence={"strategy": "original"})
+    assert settings.order.targets == moving
+
+
 @pytest.mark.parametrize(
     ("environ", "parts"),
     [
@@ -103,6 +109,20 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             ["targets.cluster.1 is [-1.0, 0.0]", "from 0 to 1"],
         ),
         ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
+        (
+            {
+                "DIVORDER_ORDER__STRATEGY": "random",
+                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
+            },
+            ["order.strategy is 'random'", "does not follow targets", "balanced, f1, f2, f3"],
+        ),
+        (
+            {
+                "DIVORDER_SEQUENCE__STRATEGY": "balanced_buffer",
+                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
+            },
+            ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
+        ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
