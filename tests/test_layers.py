@@ -91,7 +91,7 @@ def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
     )
     assert found.isdisjoint({"pandas", "matplotlib", "torch", "sklearn"}), found
     assert "numba" in found
-    assert (tmp_path / "exports/parquet/manifest.json").is_file()
+    assert (tmp_path / "exports/_parquet/manifest.json").is_file()
 
 
 # What a layer may import of this package; a layer may always import itself, errors, extras and settings.

@@ -27,7 +27,7 @@ from dagster_divorder.core.agreement import Agreement, agreement, contingency, m
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
 from dagster_divorder.core.k_calibration import USUAL
 from dagster_divorder.core.silhouette import Silhouette, silhouette
-from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.core.word_bits import word_bits
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
@@ -137,7 +137,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
 
     sampled = rows[: sample_size(k)]
-    words = count_words(beginnings(run.store, view, sampled, CHARACTERS))
+    words = count_words(without_markup(beginnings(run.store, view, sampled, CHARACTERS)))
     names, bits = [], {}
     for kind, of in zip(kinds, (first, second), strict=True):
         labels = of.labels[: len(sampled)]
@@ -372,7 +372,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=7,
+    version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
