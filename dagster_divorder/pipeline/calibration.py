@@ -33,6 +33,8 @@ from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import Receipt
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
+SHARES = (0.4, 0.7, 1.0)
+"""Of what was drawn, at most."""
 WHOLE_BYTES = 3 << 20
 """An input that is no larger is run on once, whole."""
 FEW_BYTES = (20_000, 80_000, 240_000)
@@ -98,7 +100,9 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
     wanted = [name for name in stages if graph[name].when(plain) and not _through_model(graph, plain, name)]
     others = [name for name in stages if name not in wanted]
     order = graph.needed(plain, *wanted)
-    shares = [1.0] if held == total < WHOLE_BYTES else [min(1.0, size / held) for size in PLAIN_BYTES]
+    shares = [1.0]
+    if total >= WHOLE_BYTES:
+        shares = [min(share, size / held) for share, size in zip(SHARES, PLAIN_BYTES, strict=True)]
     with tempfile.TemporaryDirectory(prefix="divorder-estimate-") as temporary:
         folder = Path(temporary)
         start, found = _in_a_process(plain, order, excerpts, shares, folder / "plain")

@@ -22,7 +22,7 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.calibration import PLAIN_BYTES, Calibration, Sampled, calibrate
+from dagster_divorder.pipeline.calibration import PLAIN_BYTES, WHOLE_BYTES, Calibration, Sampled, calibrate
 from dagster_divorder.pipeline.graph import default_graph
 from dagster_divorder.pipeline.stage import PerDocument, Size, Stage
 from dagster_divorder.settings import Settings
@@ -35,6 +35,8 @@ BLOCKS_BYTES = 64 << 20
 DOCUMENT_BYTES = 120
 """Of memory in the driver: 48 MB a gigabyte of 411,000 documents, from 0.25 to 2 GB."""
 WORKER_MEMORY = 400 << 20
+SMALL_TIMES = 10
+"""An input that is measured whole, once, tells of one so many times as large at most: its fixed part is not known."""
 DAY = 24 * 3600.0
 WORKERS_COST = 1.2
 """Processor seconds of what workers do, in place of one process."""
@@ -137,6 +139,11 @@ def make_estimate(
             f"{inputs[0].files[0]} holds no records; expected at least one JSONL line or Parquet row"
         )
     if size is not None:
+        if total < WHOLE_BYTES and size > SMALL_TIMES * stored:
+            raise InputError(
+                f"{megabytes(held)} of records are too few to tell what {size / 1e9:,.3g} GB of files take; name files "
+                f"of {megabytes(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
+            )
         total *= size / stored
     (progress or Silent()).note(
         f"running the stages on {megabytes(held)} of the input, in the temporary folder (some 20 s on two free cores)"

@@ -9,6 +9,7 @@ COMPRESSED_FILES files stand for all, and the size of what the rest holds follow
 
 from __future__ import annotations
 
+import codecs
 import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -119,8 +120,11 @@ def _lines(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
     file.seek(max(0, first - 1))
     if first and not _line(file):
         return
-    while file.tell() < end and (line := _line(file)):
-        yield line
+    while file.tell() < end:
+        at_beginning = not file.tell()
+        if not (line := _line(file)):
+            return
+        yield _without_bom(line) if at_beginning else line
 
 
 def _line(file: IO[bytes]) -> bytes:
@@ -129,6 +133,11 @@ def _line(file: IO[bytes]) -> bytes:
     if line.endswith(b"\n"):
         return line
     return line + b"\n" if line and len(line) < MAX_RECORD_BYTES else b""
+
+
+def _without_bom(line: bytes) -> bytes:
+    """A file's first line: among others, the mark that begins it would be part of a record."""
+    return line.removeprefix(codecs.BOM_UTF8)
 
 
 def _compressed(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> tuple[list[bytes], float]:
@@ -145,7 +154,8 @@ def _compressed(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> t
             held = 0
             while held < budget and (line := file.readline(MAX_RECORD_BYTES)):
                 if held // STRETCH_BYTES % every == 0:
-                    lines.append(line if line.endswith(b"\n") else line + b"\n")
+                    whole_line = line if line.endswith(b"\n") else line + b"\n"
+                    lines.append(whole_line if held else _without_bom(whole_line))
                 held += len(line)
             ended = held < budget
             read += held
