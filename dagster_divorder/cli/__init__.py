@@ -11,10 +11,8 @@ import codecs
 import gc
 import io
 import os
-import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
