@@ -583,7 +583,11 @@ class Law(RuleBasedStateMachine):
                     f"{name}/{path.name}": path.read_bytes()
                     for path in (self.folder / folder / name).iterdir()
                 }
-                assert files.pop(f"{name}/manifest.json")
+                files |= {
+                    f"_{name}/{path.name}": path.read_bytes()
+                    for path in (self.folder / folder / f"_{name}").iterdir()
+                }
+                assert files.pop(f"_{name}/manifest.json")
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
         incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
         pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)
