@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dagster_divorder.core.difficulty import Counts
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
