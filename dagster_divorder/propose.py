@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -830,3 +831,41 @@ def refuse_existing(file: Path) -> None:
 
 def _is_there(file: Path) -> str:
     return f"{file} is there already; remove it, or name another file with --config"
+
+
+def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:
+    """The settings of a file (as `load_settings` finds it) for other paths, if any are given; where there is no file,
+    those that `write_settings` would write for these paths, seen from the current folder.
+
+    Raises:
+        SettingsError: as `load_settings` does.
+        InputError: as `propose` does, or the file has several inputs, and paths are given.
+    """
+    from dagster_divorder.settings import load_settings
+    from dagster_divorder.settings.loading import config_file
+    from dagster_divorder.settings.sections import Inputs
+
+    found = config_file(config, os.environ)
+    if not paths:
+        return load_settings(config)
+    if found is None:
+        with tempfile.TemporaryDirectory(prefix="divorder-settings-") as folder:
+            file = Path(folder) / "divorder.toml"
+            file.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
+            settings = load_settings(file)
+        here = {name: Path.cwd() / "divorder" / name for name in ("store", "curated", "exports")}
+        return settings.model_copy(
+            update={
+                "store": settings.store.model_copy(update={"path": here["store"]}),
+                "output": settings.output.model_copy(update={"path": here["curated"]}),
+                "exports": settings.exports.model_copy(update={"path": here["exports"]}),
+            }
+        )
+    settings = load_settings(config)
+    if isinstance(settings.input, Inputs):
+        raise InputError(
+            f"{found} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
+            "settings of one input"
+        )
+    given = tuple(path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths)
+    return settings.model_copy(update={"input": settings.input.with_paths(lambda _: given)})

@@ -14,16 +14,19 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from dagster_divorder import __version__
-from dagster_divorder.cli import evidence, runs, training
+from dagster_divorder.cli import evidence, explore, runs, training
 from dagster_divorder.cli.terminal import shown
-from dagster_divorder.cli.verb import Options, Verb
+from dagster_divorder.cli.verb import Options, Verb, wrapped
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.view.answer import Answer
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
+    "Look at a corpus": explore.VERBS,
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
@@ -93,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog="divorder",
-        description="Order training data so that every window of training carries the corpus's own mix.",
+        description=wrapped(
+            "Order training data so that every window of training carries the corpus's own mix."
+        ),
         epilog=_verbs_by_group(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[shared],
@@ -105,29 +110,35 @@ def _parser() -> argparse.ArgumentParser:
     for verb in (verb for verbs in GROUPS.values() for verb in verbs):
         of_verb = commands.add_parser(
             verb.name,
-            description=f"{verb.about[0].upper()}{verb.about[1:]}.",
-            epilog=f"example: {verb.example}\ncost: {verb.cost}",
+            description=wrapped(f"{verb.about[0].upper()}{verb.about[1:]}."),
+            epilog=f"example: {verb.example}\n{wrapped(f'cost: {verb.cost}')}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[shared],
         )
         verb.add(of_verb)
-        of_verb.set_defaults(answer=verb.answer)
+        of_verb.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
 
 def _verbs_by_group() -> str:
     """Every verb: what it does, an example, and what it costs."""
-    lines = []
+    lines: list[str] = []
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         for verb in verbs:
-            lines += [f"  {verb.name:<13} {verb.about}", f"{'':<16}{verb.example}    ({verb.cost})"]
+            lines += [
+                wrapped(f"  {verb.name:<13} {verb.about}", 16),
+                f"{'':<16}$ {verb.example}",
+                wrapped(f"{'':<16}cost: {verb.cost}", 16),
+            ]
     return "\n".join(lines[1:])
 
 
 def _run(options: Options) -> int:
     try:
-        answer = options.answer(options)
+        # A bar would write over a question.
+        with nullcontext() if options.asks else STANDARD_ERROR(options.command):
+            answer = options.answer(options)
         _print(_as_json(answer) if getattr(options, "json", False) else shown(answer.parts))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)

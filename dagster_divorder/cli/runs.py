@@ -1,15 +1,17 @@
-"""Commands that make an order, and say what a run would do or did: init, plan, run, summary, report, prune."""
+"""Commands that make an order, and say what a run would do or did: init, plan, run, stats, summary, report, prune."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
@@ -20,6 +22,9 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 if TYPE_CHECKING:
     from dagster_divorder.pipeline import Run
     from dagster_divorder.propose import Proposal
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def init(options: Options) -> Answer:
@@ -158,7 +163,7 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{stage.seconds:.1f}",
+            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -167,6 +172,11 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
         "",
         TextTable(rows),
+        *(
+            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
+            if any(stage.rough for stage in planned.stages)
+            else []
+        ),
         "",
     ]
     if disk:
@@ -184,15 +194,26 @@ def run(settings: Settings, *, details: bool) -> Answer:
     return summary(settings, details=details)
 
 
-def summary(settings: Settings, *, details: bool = False) -> Answer:
+def stats(settings: Settings, *, details: bool) -> Answer:
+    """Run what the measures of the order need, and write no output; the measures."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import GRAPH
+
+    run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
+    return summary(settings, details=details, output=False)
+
+
+def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
     """What the last run made: whether the order beats shuffling and by how much, what a trainer is to be given, and the
-    measures. details: of every order, and of every stage what was new, and its time, too.
+    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went
+    on to an output, or ended with the measures.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.targets import warnings_of
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.graph import OUTPUT
+    from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
@@ -201,14 +222,18 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
     from dagster_divorder.view.words import TRAIN_ON
 
     run = Run(settings, store_of(settings.store).open(create=False))
-    output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
-    receipts = {stage: load_receipt(run.store, stage) for stage in GRAPH.upstream(settings)}
+    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
+    needed = [stage for stage in stages if GRAPH[stage].asset]
+    # Evidence may be there beside an output.
+    receipts = {
+        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
+    }
     figures = {
         stage: receipt.figures
         for stage, receipt in receipts.items()
-        if receipt and (stage in output_stages or run.is_current(stage))
+        if receipt and (stage in needed or run.is_current(stage))
     }
-    missing = [stage for stage in output_stages if stage not in figures]
+    missing = [stage for stage in needed if stage not in figures]
     if missing:
         raise MissingStageError(
             f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
@@ -226,7 +251,7 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
         },
         "tokens": figures["token_counts"]["tokens"],
     }
-    stages = [
+    timed = [
         {
             "stage": stage,
             "documents": of["documents"],
@@ -238,15 +263,14 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
         if GRAPH[stage].asset
     ]
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    for_trainer, files = _for_the_trainer(settings, figures, rows) if output else ([], {})
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
         "",
-        *_for_the_trainer(settings, exports, output, rows),
-        "",
+        *for_trainer,
         TextTable([row.shown() for row in first]),
         *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in first),
         "",
@@ -260,19 +284,14 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
             TextTable(
-                [
-                    {
-                        "stage": row["stage"],
-                        **{name: f"{row[name]:,}" for name in ("documents", "new", "reused")},
-                        "seconds": f"{row['seconds']:.2f}",
-                    }
-                    for row in stages
-                ],
+                [row_of(stage, of) for stage, of in figures.items() if GRAPH[stage].asset],
                 "each stage, as it last ran",
             ),
         ]
     else:
-        parts.append("every order, every stage and its time: divorder summary --details")
+        parts.append(
+            f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
+        )
     return Answer(
         parts,
         {
@@ -287,31 +306,24 @@ def summary(settings: Settings, *, details: bool = False) -> Answer:
             "batch": settings.sequence.batch,
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
-            "exports": exports,
-            "output": {
-                "folder": output["folder"],
-                "written": output["written"],
-                "bytes": output["bytes"],
-                "files": _output_files(figures),
-            },
-            "stages": stages,
+            **files,
+            "stages": timed,
         },
     )
 
 
 def _for_the_trainer(
-    settings: Settings,
-    exports: Sequence[Mapping[str, Any]],
-    output: Mapping[str, Any],
-    orders: Mapping[str, Mapping[str, Any]],
-) -> list[Part]:
-    """What a trainer is to be given, with the lines of its configuration; and what the files beside are good for."""
+    settings: Settings, figures: Mapping[str, Mapping[str, Any]], orders: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Part], dict[str, Any]]:
+    """What a trainer is to be given, with the lines of its configuration, and what the files beside are good for; and
+    the exports and the output as data."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
     from dagster_divorder.view.measures import MEASURES
     from dagster_divorder.view.words import count
 
+    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
     parts: list[Part] = []
     if not exports:
         parts.append(
@@ -338,13 +350,16 @@ def _for_the_trainer(
     curated, planned, shuffled = (
         show(orders[name]["batch TV, clusters"]) for name in ("curated", "sequences", "sequences_random")
     )
-    return [
-        *parts,
+    parts += [
         f"{output['folder']}/curated.jsonl ({'written' if output['written'] else 'unchanged'}) has whole documents in "
         "order, for tools that do not pack.",
         f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
         f"shuffled ones {shuffled} %.",
+        f"  beside it: {', '.join(_output_files(figures)[1:])}",
+        "",
     ]
+    about = {name: output[name] for name in ("folder", "written", "bytes")}
+    return parts, {"exports": exports, "output": {**about, "files": _output_files(figures)}}
 
 
 def _corpus_lines(
@@ -357,9 +372,9 @@ def _corpus_lines(
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
+        *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
-        f"beside curated.jsonl: {', '.join(_output_files(figures)[1:])}",
     ]
 
 
@@ -423,19 +438,21 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
         opened = [webbrowser.open(path.as_uri()) for path in shown]
         if not all(opened):
-            lines.append("no browser was found here: open the files by hand")
+            browser = next(filter(shutil.which, BROWSERS), "open")
+            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append(f"  {browser} {page}")
     return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
 
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
     """Prune the store (or say what that would do)."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait, on_wait=Bar().note):
+    with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
         freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
@@ -508,7 +525,9 @@ VERBS = (
         "seconds",
         init,
         _add_init,
+        asks=True,
     ),
+    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute, and why; stores nothing",
@@ -523,6 +542,14 @@ VERBS = (
         "divorder run",
         "a minute for 100 MB of text; seconds where nothing is new",
         lambda options: run(settings_of(options), details=options.details),
+        _add_details,
+    ),
+    Verb(
+        "stats",
+        "measures the order and what drifts as `run` does, and writes no output",
+        "divorder stats",
+        "a run without its output and exports",
+        lambda options: stats(settings_of(options), details=options.details),
         _add_details,
     ),
     Verb(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,7 +17,8 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
-    arguments that it takes to its parser. answer: from the options given to what is said."""
+    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks
+    questions on a terminal."""
 
     name: str
     about: str
@@ -23,6 +26,15 @@ class Verb(NamedTuple):
     cost: str
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+    asks: bool = False
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """A line of help in lines as wide as the terminal, 40 to 120; from the second on they begin at `indent`."""
+    width = min(max(shutil.get_terminal_size((80, 0)).columns, 40), 120)
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def config_of(options: Options) -> str | None:

@@ -79,8 +79,9 @@ class Numbers:
     the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
     and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
     batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
-    map, trained (the summary of training_evidence): evidence, where it is there; chosen: tables of the selection and of
-    its diversity, by name; missing: stage -> what it would show, and why it is not there.
+    map, trained (the summary of training_evidence), diversity (tables of set_diversity, by name), copies (figures and
+    tables of near_duplicates): evidence, where it is there; chosen: tables of the selection, by name; missing: stage ->
+    what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -105,6 +106,8 @@ class Numbers:
     map: MapPoints | None
     trained: Mapping[str, Any] | None
     chosen: Mapping[str, Sequence[Mapping[str, Any]]]
+    diversity: Mapping[str, Sequence[Mapping[str, Any]]]
+    copies: tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 
