@@ -51,5 +51,5 @@ def choices(cosines: Cosines, shares: Sequence[float]) -> list[NDArray[np.bool_]
 
 
 def overlap(chosen: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
-    """Share of the one choice that is in the other."""
+    """Share of the choice `of` that `chosen` holds too."""
     return float((chosen & of).sum() / of.sum())
