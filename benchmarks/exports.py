@@ -35,6 +35,7 @@ from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.store.curated import OutputFolder
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
 
@@ -106,7 +107,7 @@ def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int
     before = peak()
 
     def write() -> int:
-        with OutputFolder(LocalStore(folder / "store"), folder / name, manifest="manifest.json") as output:
+        with OutputFolder(LocalStore(folder / "store"), folder / name, manifest=EXPORT_MANIFEST) as output:
             found.write(rows, output, Options(shard_bytes=shard_bytes))
             output.commit({"key": "00"})
         return sum(entry["bytes"] for entry in output.entries.values())

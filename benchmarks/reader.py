@@ -25,7 +25,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from dagster_divorder.exports.parquet import GROUP_BYTES, SCHEMA
-from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.store.local import write_atomically
+from dagster_divorder.store.manifests import export_manifest_file, manifest_check
 from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
 
 L = 2048
@@ -144,7 +145,7 @@ def manifest(folder: Path, rows: int, dtype: str) -> None:
             file.name: {"bytes": file.stat().st_size, "sha256": ""} for file in sorted(folder.iterdir())
         },
     }
-    (folder / "manifest.json").write_bytes(orjson.dumps(about | {"check": manifest_check(about)}))
+    write_atomically(export_manifest_file(folder), orjson.dumps(about | {"check": manifest_check(about)}))
 
 
 def lists(values: np.ndarray, each: int) -> pa.Array:

@@ -6,7 +6,7 @@ For what is larger than memory and in no planned order: an export, or several, t
     OUT/grid.json                       what is mixed and how, written first; it goes at the end
     OUT/column-00002-of-00016.parquet   a column, mixed, its parts from the top row down; they go at the end
     OUT/train-00002-of-00016.parquet    a row, mixed: a file of the result
-    OUT/manifest.json                   last; then OUT is a `parquet` export
+    _OUT/manifest.json                  last, beside OUT; then OUT is a `parquet` export
 
 Every file gets its name when it is whole, so a run that was killed goes on with the first file that is not there, to
 the same bytes. A file belongs to one plan, by its metadata.
@@ -37,10 +37,18 @@ from dagster_divorder.models.export_tokenizer import TOKENIZER_FILES
 from dagster_divorder.readers.export import Export, open_exports
 from dagster_divorder.readers.parquet import ParquetRows
 from dagster_divorder.store.base import TEMPORARY, temporary_name
-from dagster_divorder.store.curated import EXPORT_MANIFEST, entry_of, write_hashed
+from dagster_divorder.store.curated import entry_of, write_hashed
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import write_atomically
-from dagster_divorder.store.manifests import EXPORT_VERSION, manifest_check, read_whole
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    EXPORT_VERSION,
+    NEIGHBOUR,
+    export_manifest_file,
+    file_at,
+    manifest_check,
+    read_whole,
+)
 
 PLAN = "grid.json"
 MEMORY = 2 << 30
@@ -143,7 +151,7 @@ class _Files:
 
     def manifest(self, progress: Progress) -> dict[str, Any]:
         """Write what is not there yet; the manifest of the whole."""
-        found = read_whole(self.out / EXPORT_MANIFEST) if (self.out / EXPORT_MANIFEST).is_file() else None
+        found = self._found()
         if found is None or found.get("grid_shuffle") != self.plan:
             self._begin()
             with progress("mixing", self.grid.columns + self.grid.rows, "columns and rows") as advance:
@@ -158,6 +166,11 @@ class _Files:
         for name in (*self.columns, PLAN):
             (self.out / name).unlink(missing_ok=True)
         return found
+
+    def _found(self) -> dict[str, Any] | None:
+        """The manifest of the export that is there."""
+        file = export_manifest_file(self.out)
+        return read_whole(file) if file.is_file() else None
 
     def _begin(self) -> None:
         """See that the folder is empty, or holds what this plan has begun, and note the plan."""
@@ -174,11 +187,18 @@ class _Files:
                     f"{self.out} holds a shuffle that was begun with another {', '.join(other)}: {begun}, and this one "
                     f"is {self.plan}; go on with the same exports, memory and seed, or name an empty folder"
                 )
-            if strangers := names - {PLAN, EXPORT_MANIFEST, *self.columns, *self.rows, *TOKENIZER_FILES}:
+            if strangers := names - {PLAN, *self.columns, *self.rows}:
                 raise InputError(
                     f"{self.out} holds {min(strangers)}, which is no file of this shuffle; move it away"
                 )
         else:
+            beside = export_manifest_file(self.out).parent
+            if beside.exists() and self._found() is None and os.listdir(beside):
+                raise InputError(
+                    f"{beside} holds {min(os.listdir(beside))}, and the manifest of the shuffle would lie there; name "
+                    f"another folder than {self.out}, or move it away"
+                )
+            beside.mkdir(exist_ok=True)
             write_atomically(self.out / PLAN, orjson.dumps(self.plan))
         folder_at(self.out).delete(folder_at(self.out).temporary())
 
@@ -287,10 +307,11 @@ class _Files:
     def _finish(self, entries: dict[str, Any]) -> dict[str, Any]:
         """Write the tokenizer and the manifest."""
         first = self.sources[0]
-        for name in TOKENIZER_FILES:
-            if name in first.manifest["files"]:
-                write_atomically(self.out / name, (first.path / name).read_bytes())
-                entries[name] = first.manifest["files"][name]
+        for name, entry in first.manifest["files"].items():
+            if (file := name.removeprefix(NEIGHBOUR)) in TOKENIZER_FILES:
+                beside = NEIGHBOUR + file
+                write_atomically(file_at(self.out, beside), file_at(first.path, name).read_bytes())
+                entries[beside] = entry
         summed = ("tokens", "padded_rows", "rows_left_out")
         sums = {name: sum(source.manifest.get(name, 0) for source in self.sources) for name in summed}
         manifest = first.manifest | {
@@ -316,5 +337,5 @@ class _Files:
             "files": entries,
         }
         data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
-        write_atomically(self.out / EXPORT_MANIFEST, data)
+        write_atomically(file_at(self.out, EXPORT_MANIFEST), data)
         return manifest

@@ -11,6 +11,7 @@ from dagster_divorder.core.metrics import measure_packed
 from dagster_divorder.core.metrics.stationarity import Stationarity, stationarity
 from dagster_divorder.core.metrics.tables import drift_columns, summary_row
 from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -22,7 +23,8 @@ from dagster_divorder.stages.repeats import load_stream
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.curated import damaged_file, read_manifest
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
@@ -96,12 +98,16 @@ def load_export(folder: Place) -> dict[str, Any]:
     manifest = read_manifest(folder, EXPORT_MANIFEST)
     if manifest is None:
         raise InputError(
-            f"{folder} holds no {EXPORT_MANIFEST} that is whole; expected the folder of an export, such as "
-            "data/exports/parquet: run with exports.formats set"
+            f"{folder} is no export: no manifest.json that is whole is in {neighbour(folder)}; expected the "
+            "folder of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, "
+            "or run with exports.formats set"
         )
-    if damage := damaged_file(folder, manifest["files"]):
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    with STANDARD_ERROR("reading files", size, "bytes") as advance:
+        damage = damaged_file(folder, manifest["files"], advance)
+    if damage:
         raise InputError(
-            f"{damage}; delete {folder / EXPORT_MANIFEST} and run again, which writes this export anew"
+            f"{damage}; delete {file_at(folder, EXPORT_MANIFEST)} and run again, which writes this export anew"
         )
     return manifest
 

@@ -78,14 +78,17 @@ def cost(folder: Path, size: int, limit: int, kills: int) -> None:
     totals = {name: sum(of[name] for of in killed) for name in ("seconds", "read", "written")}
     print(shown(f"killed {kills} times", totals | {"peak": max(of["peak"] for of in killed)}))
     assert hashes(again) == expected, "other bytes after the kills"
-    rows = orjson.loads((out / "manifest.json").read_bytes())["rows_of_files"]
+    from dagster_divorder.store.manifests import export_manifest_file
+
+    rows = orjson.loads(export_manifest_file(out).read_bytes())["rows_of_files"]
     print(f"the same bytes; {len(rows)} columns and rows of up to {max(rows) * 4 * LENGTH / 1e6:,.0f} MB")
 
 
 def write_export(path: Path, rows: int) -> None:
     """Random ids in sequences of LENGTH, each of documents of about DOCUMENT tokens."""
     from dagster_divorder.exports.parquet import SCHEMA, group_rows, open_writer, table
-    from dagster_divorder.store.manifests import manifest_check
+    from dagster_divorder.store.local import write_atomically
+    from dagster_divorder.store.manifests import export_manifest_file, manifest_check
 
     random, step = np.random.default_rng(0), group_rows(LENGTH)
     path.mkdir(parents=True)
@@ -118,7 +121,7 @@ def write_export(path: Path, rows: int) -> None:
         "tokenizer": {"vocabulary": VOCABULARY, "padding": 0},
         "files": entries,
     }
-    (path / "manifest.json").write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
+    write_atomically(export_manifest_file(path), orjson.dumps(manifest | {"check": manifest_check(manifest)}))
 
 
 def cool(path: Path) -> None:

@@ -11,16 +11,18 @@ import codecs
 import gc
 import io
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, explore, runs, training
+from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
-from dagster_divorder.view.answer import UNLIMITED, Answer, as_text
+from dagster_divorder.view.answer import Answer
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
@@ -28,6 +30,8 @@ GROUPS: Mapping[str, Sequence[Verb]] = {
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
+GOES_ON = "the next run goes on where this one was"
+"""What an interrupted command says that does not say anything else."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -112,13 +116,13 @@ def _parser() -> argparse.ArgumentParser:
             parents=[shared],
         )
         verb.add(of_verb)
-        of_verb.set_defaults(answer=verb.answer)
+        of_verb.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
 
 def _verbs_by_group() -> str:
     """Every verb: what it does, an example, and what it costs."""
-    lines = []
+    lines: list[str] = []
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         for verb in verbs:
@@ -132,13 +136,15 @@ def _verbs_by_group() -> str:
 
 def _run(options: Options) -> int:
     try:
-        answer = options.answer(options)
-        _print(_as_json(answer) if getattr(options, "json", False) else _for_this_terminal(answer))
+        # A bar would write over a question.
+        with nullcontext() if options.asks else STANDARD_ERROR(options.command):
+            answer = options.answer(options)
+        _print(_as_json(answer) if getattr(options, "json", False) else shown(answer.parts))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"divorder: stopped; {stop.args[0] if stop.args else GOES_ON}", file=sys.stderr)
         return 130
     return 0 if answer.passed else 1
 
@@ -149,15 +155,6 @@ def _as_json(answer: Answer) -> str:
     return orjson.dumps(
         answer.data, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     ).decode()
-
-
-def _for_this_terminal(answer: Answer) -> str:
-    """As wide as the terminal, and in colours where it has them; whole lines of plain text elsewhere."""
-    if not sys.stdout.isatty():
-        return as_text(answer.parts)
-    colour = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size((UNLIMITED, 0)).columns
-    return as_text(answer.parts, width=width, colour=colour)
 
 
 def _print(text: str) -> None:

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from dagster_divorder.cli.runs import epoch_lines
 from dagster_divorder.cli.verb import Verb, settings_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
-from dagster_divorder.view.answer import Answer, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 
-def compare(settings: Settings) -> Answer:
-    """Make strategy_comparison and what it needs; its table, a pair of strategies a line."""
+def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
+    """Make strategy_comparison and what it needs; what it shows, and a table of the pairs of strategies.
+
+    details: every measure of each pair. only_csv: nothing but these, as CSV. plot: a PNG file to be
+    written, of the trade-off.
+    """
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.strategy_comparison import load_comparison
     from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
+    from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = load_comparison(Run(settings, store_of(settings.store)))
+    rows = by_batches(load_comparison(Run(settings, store_of(settings.store))))
+    said = conclusions(rows)
+    data = {"conclusions": said, "comparison": rows}
+    if only_csv:
+        return Answer([_as_csv(rows)], data)
+    if plot:
+        write_atomically(plot, draw(rows))
+    table = [as_shown(row) for row in rows] if details else four_columns(rows)
     return Answer(
         [
+            *(Line(sentence, "strong") for sentence in said),
+            "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
             f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
             f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
             *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None),
             "",
-            TextTable([as_shown(row) for row in rows]),
+            TextTable(table),
+            *(
+                [f"picture: {plot}"]
+                if plot
+                else ["every measure: --details or --csv; a picture: --plot FILE.png"]
+            ),
         ],
-        {"comparison": rows},
+        data,
     )
 
 
@@ -69,13 +96,30 @@ def prove(settings: Settings) -> Answer:
     )
 
 
+def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    written = io.StringIO()
+    table = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return written.getvalue().rstrip("\n")
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--details", action="store_true", help="every measure of each pair")
+    parser.add_argument("--csv", action="store_true", help="nothing but these, as CSV")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
+
+
 VERBS = (
     Verb(
         "compare",
         "runs every pair of the strategies in `comparison`, and measures each",
         "divorder compare",
         "about as long as a run; more pairs, longer",
-        lambda options: compare(settings_of(options)),
+        lambda options: compare(
+            settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
+        ),
+        _add_compare,
     ),
     Verb(
         "prove",

@@ -3,43 +3,154 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_divorder.cli.verb import Verb, config_of, settings_of
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.cli.estimates import ESTIMATE
+from dagster_divorder.cli.terminal import can_ask, shown
+from dagster_divorder.cli.verb import Options, Verb, config_of, settings_of
+from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline import Run
+    from dagster_divorder.propose import Proposal
 
 
-def init(paths: Sequence[str], file: str) -> Answer:
-    """Write a settings file; a few lines of text on it."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
+
+
+def init(options: Options) -> Answer:
+    """Write a settings file, and perhaps the dagster.yaml beside it; what the records hold, and what is taken for what.
+
+    Raises:
+        InputError: no corpus is named; as `propose.look` and `Proposal.toml` do.
+        SettingsError: the file is there already, or cannot be written.
+    """
     from dagster_divorder.propose import write_settings
 
-    settings, whys = write_settings(paths, Path(file))
-    texts = [repr(block.text_field) for block in settings.input.each]
-    option = "" if file == DEFAULT_FILE else f" --config {file}"
+    file = Path(config_of(options) or DEFAULT_FILE)
+    if not options.paths and options.dagster:
+        return Answer(_keep_history(file), {"dagster": str(_history_file(file))})
+    try:
+        proposal, seen, replaces = _proposed(options, file)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was written") from None
+    settings = write_settings(proposal, file, replaces=replaces)
+    texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
+    option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
+    looked_at, refused, allowed = proposal.refusals
     return Answer(
         [
-            f"wrote {file}: the text is in {' and '.join(dict.fromkeys(texts))}, every window will carry the corpus's "
-            f"mix of {', '.join(settings.order.traits)}",
-            *(
-                f"{text if len(texts) > 1 else 'that field'} is taken as it is {why}"
-                for text, why in zip(texts, whys, strict=True)
-            ),
+            f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
+            f"{', '.join(settings.order.traits)}",
+            *seen,
+            *proposal.warnings(),
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
+            *_verify_line(proposal, f"{settings.exports.path}/{proposal.export}", option),
+            *(_keep_history(file) if options.dagster else [NO_HISTORY]),
         ],
-        {"settings": file, "text_fields": [block.text_field for block in settings.input.each]},
+        {
+            "settings": str(file),
+            "text_fields": [block.text for block in proposal.blocks],
+            "inputs": [block.data() for block in proposal.blocks],
+            "looked_at": looked_at,
+            "refused": refused,
+            "will_stop": refused > allowed * looked_at,
+            "traits": list(settings.order.traits),
+            "sequence": settings.sequence.model_dump(include={"length", "batch"}),
+            "trainer": proposal.trainer,
+            "exports": settings.exports.model_dump(
+                mode="json", include={"formats", "world_size", "micro_batch", "workers"}
+            ),
+            "dagster": str(_history_file(file)) if options.dagster else None,
+        },
     )
+
+
+def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
+    """What is written into a settings file, what people see of its corpus unless they have seen it, and whether the
+    file takes the place of one that is there."""
+    from dagster_divorder.cli import dialogue
+    from dagster_divorder.propose import Proposal, look, refuse_existing
+
+    if not options.paths:
+        raise InputError(
+            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
+        )
+    asks = can_ask() and not options.yes and not getattr(options, "json", False)
+    replaces = asks and file.is_file() and dialogue.replaces(str(file))
+    if not replaces:
+        refuse_existing(file)
+    ranks = {name: getattr(options, name) for name in dialogue.RANKS}
+    proposal = Proposal(
+        blocks=look(options.paths, options.text_field),
+        length=options.sequence_length,
+        batch=options.batch,
+        trainer=options.trainer,
+        ranks={name: number for name, number in ranks.items() if number is not None},
+    )
+    if not asks:
+        return proposal, _seen(proposal), replaces
+    dialogue.checked(proposal)
+    print(shown(_seen(proposal)))
+    return dialogue.complete(proposal), [], replaces
+
+
+def _seen(proposal: Proposal) -> list[Part]:
+    """The fields of each input, and what is taken for what."""
+    parts: list[Part] = []
+    for block in proposal.blocks:
+        title = f"{', '.join(block.paths)}: " if proposal.several else ""
+        parts += ["", *block.parts(title), "", *(block.chosen if block.text else [])]
+    return parts
+
+
+def _verify_line(proposal: Proposal, export: str, option: str) -> list[str]:
+    """How to see what the trainer that was asked for reads of the export."""
+    if not proposal.trainer:
+        return []
+    ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
+    return [
+        f"  divorder{option} verify {shlex.quote(export)} --trainer {proposal.trainer}{ranks}"
+        "    # then: its lines"
+    ]
+
+
+DAGSTER_FILE = "dagster.yaml"
+NO_HISTORY = "in Dagster, too: divorder init --dagster writes the dagster.yaml that keeps its history"
+
+
+def _history_file(file: Path) -> Path:
+    """Where Dagster looks for what keeps its history, beside a settings file."""
+    return file.absolute().parent / DAGSTER_FILE
+
+
+def _keep_history(file: Path) -> list[Part]:
+    """Write the dagster.yaml beside a settings file, unless there is one; how to start Dagster."""
+    path, ours = _history_file(file), Path(__file__).parents[1] / "defs" / DAGSTER_FILE
+    there = path.exists()
+    try:
+        if not there:
+            path.write_bytes(ours.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+    config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
+    what = "is there already, and stays as it is" if there else "keeps the history of Dagster"
+    return [
+        f"{path} {what}; start Dagster in its folder:",
+        f"  {config}dagster dev -m dagster_divorder.definitions",
+        "  export DAGSTER_HOME=$PWD    # for commands that insist on a home, such as dagster-daemon",
+    ]
 
 
 def plan(settings: Settings, *, disk: bool) -> Answer:
@@ -52,7 +163,7 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{stage.seconds:.1f}",
+            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -61,6 +172,11 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
         "",
         TextTable(rows),
+        *(
+            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
+            if any(stage.rough for stage in planned.stages)
+            else []
+        ),
         "",
     ]
     if disk:
@@ -96,8 +212,8 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.targets import warnings_of
-    from dagster_divorder.pipeline import Run
     from dagster_divorder.pipeline.graph import OUTPUT
+    from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
@@ -168,14 +284,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
             TextTable(
-                [
-                    {
-                        "stage": row["stage"],
-                        **{name: f"{row[name]:,}" for name in ("documents", "new", "reused")},
-                        "seconds": f"{row['seconds']:.2f}",
-                    }
-                    for row in timed
-                ],
+                [row_of(stage, of) for stage, of in figures.items() if GRAPH[stage].asset],
                 "each stage, as it last ran",
             ),
         ]
@@ -329,19 +438,21 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
         opened = [webbrowser.open(path.as_uri()) for path in shown]
         if not all(opened):
-            lines.append("no browser was found here: open the files by hand")
+            browser = next(filter(shutil.which, BROWSERS), "open")
+            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append(f"  {browser} {page}")
     return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
 
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
     """Prune the store (or say what that would do)."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait, on_wait=Bar().note):
+    with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
         freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
@@ -363,7 +474,25 @@ def _bytes_by_part(title: str, parts: Mapping[str, int]) -> TextTable:
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
+        "paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="ask nothing, also on a terminal: take what is proposed"
+    )
+    parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
+    parser.add_argument("--trainer", metavar="NAME", help="write the export that it reads")
+    for name, what in (
+        ("world-size", "its data-parallel ranks"),
+        ("micro-batch", "sequences that a rank reads at a time"),
+        ("workers", "loader processes of a rank"),
+        ("sequence-length", "tokens of a sequence"),
+        ("batch", "sequences of a batch, over all ranks"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    parser.add_argument(
+        "--dagster",
+        action="store_true",
+        help="also write the dagster.yaml that keeps the history; alone, only that",
     )
 
 
@@ -394,9 +523,11 @@ VERBS = (
         "writes divorder.toml for a corpus, from what its records hold",
         "divorder init 'corpus/*.jsonl'",
         "seconds",
-        lambda options: init(options.paths, config_of(options) or DEFAULT_FILE),
+        init,
         _add_init,
+        asks=True,
     ),
+    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute, and why; stores nothing",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from dagster_divorder.cli.verb import Options, Verb, gigabytes, numbers, settings_of
-from dagster_divorder.settings import Settings
+from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.settings import DEFAULT_FILE, Settings
+from dagster_divorder.settings.loading import config_file, set_keys
 from dagster_divorder.settings.places import as_place
 from dagster_divorder.view.answer import Answer, TextTable
 
@@ -43,21 +45,42 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
     return Answer([TextTable(rows)], {"runs": found})
 
 
-def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | None) -> Answer:
-    """The lines of settings that cut documents out of the rest of a training."""
-    from dagster_divorder.forensics import cut as without
+def cut(options: Options) -> Answer:
+    """The settings that cut documents out of the rest of a training, to be pasted, or written into the file."""
+    from dagster_divorder.forensics import plan_cut
+    from dagster_divorder.view.words import count, percent
 
-    order, batch = without(settings, steps=steps, ids=ids, resume_at=resume_at).order, settings.sequence.batch
-    at = order.frozen_tokens // (batch * settings.sequence.length)
+    settings = settings_of(options)
+    planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
+    keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
+    share = planned.tokens / planned.rest if planned.rest else 0.0
+    said = (
+        f"{count(len(planned.ids), 'document')} cut out of what is read from step {planned.step:,} on: "
+        f"{planned.tokens:,} of {planned.rest:,} tokens ({percent(share)})"
+    )
+    data = {
+        "step": planned.step,
+        "tokens": planned.tokens,
+        "rest_tokens": planned.rest,
+        "share": share,
+        **keys,
+    }
+    if options.write:
+        file = config_file(config_of(options), os.environ)
+        if file is None:
+            raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
+        set_keys(file, keys)
+        return Answer(
+            [said, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
+        )
     return Answer(
         [
-            f"# {len(order.cut):,} documents are cut out of what is read from step {at:,} on: put these lines into the "
-            "settings, and run",
+            f"# {said}: put these lines into the settings (--write does), and run",
             "[order]",
-            f"frozen_tokens = {order.frozen_tokens}",
-            f"cut = {json.dumps(order.cut, indent=2, ensure_ascii=False)}",
+            f"frozen_tokens = {keys['order.frozen_tokens']}",
+            f"cut = {json.dumps(keys['order.cut'], indent=2, ensure_ascii=False)}",
         ],
-        {"step": at, "frozen_tokens": order.frozen_tokens, "cut": order.cut},
+        data,
     )
 
 
@@ -89,10 +112,12 @@ def shards(options: Options) -> Answer:
 
 def grid_shuffle(options: Options) -> Answer:
     """Shuffle exports on disk; a line on the result."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.grid import grid_shuffle as shuffle
 
-    made = shuffle(options.exports, options.out, memory=options.memory, seed=options.seed, progress=Bar())
+    made = shuffle(
+        options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR
+    )
     size, files = sum(entry["bytes"] for entry in made["files"].values()), len(made["rows_of_files"])
     return Answer(
         [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({size / 1e6:,.1f} MB)"],
@@ -102,13 +127,14 @@ def grid_shuffle(options: Options) -> Answer:
 
 def loss(options: Options) -> Answer:
     """The loss by source as a table, and what its aggregate is worth."""
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.models.validation import loss_by_source
 
-    found = loss_by_source(options.model, options.heldout)
-    rows: list[dict[str, Any]] = found.to_dict("records")
+    found = loss_by_source(options.model, options.heldout, progress=STANDARD_ERROR)
+    rows = found.to_dict("records")
     shown = [
         {
-            name: value
+            str(name): value
             if isinstance(value, str)
             else f"{value:.4f}"
             if isinstance(value, float)
@@ -156,6 +182,7 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
+    parser.add_argument("--write", action="store_true", help="write them into the settings file")
 
 
 def _add_shards(parser: argparse.ArgumentParser) -> None:
@@ -210,9 +237,9 @@ VERBS = (
     Verb(
         "cut",
         "gives the settings that plan the rest of a training without some documents",
-        "divorder cut --step 1200..1210",
+        "divorder cut --step 1200..1210 --write",
         "seconds",
-        lambda options: cut(settings_of(options), options.step, options.id, options.resume_at),
+        cut,
         _add_cut,
     ),
     Verb(

@@ -17,7 +17,8 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
-    arguments that it takes to its parser. answer: from the options given to what is said."""
+    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks
+    questions on a terminal."""
 
     name: str
     about: str
@@ -25,6 +26,7 @@ class Verb(NamedTuple):
     cost: str
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+    asks: bool = False
 
 
 def wrapped(text: str, indent: int = 0) -> str:

@@ -5,15 +5,18 @@ Letters: n documents, W words, K clusters.
 A word tells of a cluster where many of its documents use it (p, the share of them), and few of other clusters do. That
 is class-based TF-IDF, a cluster in the place of a document, with shares of documents in the place of counts, so that
 one document that repeats itself says no more than others. The weight is
-    p (1 - p) x log(p / q) x (BURST + log of (the share expected of as many uses, dealt at random) / p) x brevity
+    p^REACH (1 - p) x log(p / q) x (BURST + log of (the share expected of as many uses, dealt at random) / p)
+        x rarity x brevity^2
 where q is the share in the clusters that use the word most (all but every tenth use it less, and at least two others),
-and no less than the mean. So what heads many clusters counts for little, a word of a template or of the language
-itself, in nearly every document (p near 1), too, in any language: function words are in all clusters of a language, in
-nearly all of a cluster's documents, spread evenly over these, and short.
+and no less than the mean. Rarity falls from 1 to 0 as the word's share of all documents with words of its script rises
+from RARE to 1. So what heads many clusters counts for little, a word of a template or of the language itself, in nearly
+every document, too, in any language: function words are in all clusters of a language, in many documents of its script,
+in nearly all of a cluster's, spread evenly over these, and short.
 
-Words are runs of letters, digits, marks and "_", casefolded, of 2 to 40 characters with a letter among them. Han
-characters and South-East Asian scripts, written without spaces, count by pairs of characters; a pair that nearly always
-goes on in the same way is shown with what it goes on with. Katakana make words of their own, hiragana none.
+Words are runs of letters, digits, marks and "_", casefolded, of 2 to 40 characters with a letter among them; those that
+are mostly digits are no terms. Han characters and South-East Asian scripts, written without spaces, count by pairs of
+characters; a pair that nearly always goes on in the same way is shown with what it goes on with. Katakana make words of
+their own, hiragana none. `without_markup` takes out what is no word.
 
 Guarantee: the same texts, in the same order, with the same labels give the same terms.
 Cost: O(characters) in Arrow and O(distinct words) in Python: 0.1 s a megabyte at most; memory as the texts.
@@ -49,14 +52,18 @@ NAMED_BY = 3
 
 SHORTEST, LONGEST = 2, 40
 """Characters of a word."""
-LEAST_DOCUMENTS, LEAST_SHARE = 3, 0.05
+LEAST_DOCUMENTS, LEAST_SHARE = 3, 0.03
 """A term is in so many documents of its cluster, and in this share of them; in all where it has fewer."""
 LEAST_OTHERS = 3
-LEAST_CONTRAST = 0.01
-"""Clusters that nothing tells apart are named by what bursts in them."""
+LEAST_CONTRAST, LEAST_RARITY = 0.01, 0.01
+"""Clusters that nothing tells apart are named by what bursts in them, and those whose words are all common by these."""
 BURST = 0.3
+REACH = 1.3
+"""As this rises, words that many documents of a cluster use come before those that no other cluster has."""
+RARE = 0.05
+"""A word in this share of the documents of its script, or in less, counts whole, and one in all of them not at all."""
 BREVITY = 6
-"""A word of fewer letters counts by its length in these; syllables and ideographs count whole."""
+"""A word of fewer letters counts by the square of its length in these; syllables and ideographs count whole."""
 SAME_WORD = 0.6
 """Words that share this part of the longer one from their beginning are forms of one word."""
 GOES_ON = 0.7
@@ -74,6 +81,16 @@ _RUNS = re.compile(
 _UNSPACED = re.compile(rf"[{HAN}{KATAKANA}{HIRAGANA}{SOUTH_EAST}]")
 _PAIRED = re.compile(rf"[{HAN}{SOUTH_EAST}]")
 _WHOLE = re.compile(rf"[{HAN}{KATAKANA}{SOUTH_EAST}\uac00-\ud7a3]")
+_LEADING = "\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0ec2\u0ec3\u0ec4"
+_TORN = re.compile(rf"[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|.*[{_LEADING}]$")
+"""Pairs that begin with a vowel of the character before, or end with one of the character behind: Thai, Lao."""
+_MARKUP = (
+    (r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+|\S+@\S+", " "),
+    (r"</?[A-Za-z][^<>]{0,300}>|&(?:[A-Za-z]+|#[0-9]+);", " "),
+    (r"(^|[^A-Za-z_:\\])\\[A-Za-z]+", r"\1 "),  # no folders, as in C:\WINDOWS\SYSTEM
+    (r"\b0[xX][0-9A-Fa-f]+\b|\b[0-9A-Fa-f]*[0-9][0-9A-Fa-f]{7,}\b|[A-Za-z0-9+/]{48,}=*", " "),
+)
+"""Regular expressions of Arrow, and what stands in the place of what they match."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +130,16 @@ def count_words(texts: pa.Array) -> Words:
     return Words(counts, list(numbers), texts)
 
 
+def without_markup(texts: pa.Array) -> pa.Array:
+    """Texts, string or large_string (n,), without what is no word: URLs, addresses, tags and entities of HTML, commands
+    of LaTeX, hexadecimal numbers, base64."""
+    import pyarrow.compute as pc
+
+    for pattern, instead in _MARKUP:
+        texts = pc.replace_substring_regex(texts, pattern, instead)
+    return texts
+
+
 def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: int) -> list[tuple[str, ...]]:
     """For each of K clusters at most TERMS words, by falling weight; labels int (n,) in [0, clusters), by document.
 
@@ -132,11 +159,14 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     sizes = np.bincount(labels, minlength=clusters)
     size = sizes.repeat(np.diff(holding.indptr))
     least = np.minimum(size, np.maximum(LEAST_DOCUMENTS, LEAST_SHARE * size))
-    often = np.flatnonzero(holding.data >= least)
+    names_something = np.array([_names_something(word) for word in words.vocabulary], bool)
+    often = np.flatnonzero((holding.data >= least) & names_something[holding.indices])
     ends = np.searchsorted(often, holding.indptr).tolist()
-    weights = _weights(holding, size, uses.data, often).tolist()
-    candidates = [words.vocabulary[at] for at in holding.indices[often].tolist()]
-    ranked = [(-weight * _brevity(word), word) for weight, word in zip(weights, candidates, strict=True)]
+    candidates, at = np.unique(holding.indices[often], return_inverse=True)
+    written = [words.vocabulary[word] for word in candidates.tolist()]
+    factors = _rarity(used[:, candidates], written) * np.array([_brevity(word) ** 2 for word in written])
+    weights = (_weights(holding, size, uses.data, often) * factors[at]).tolist()
+    ranked = [(-weight, written[word]) for weight, word in zip(weights, at.tolist(), strict=True)]
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
     return [
         _distinct([word for _, word in sorted(ranked[start:end])], words.texts, of)
@@ -161,8 +191,8 @@ def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
 def _weights(
     holding: csr_array, size: NDArray[np.integer], uses: NDArray[np.integer], often: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Weight, but for brevity, of the entries `often` of `holding` (K, W), which counts the documents of a cluster that
-    use a word; by entry `size`, the documents of the cluster, and `uses` in all of them."""
+    """Weight, but for rarity and brevity, of the entries `often` of `holding` (K, W), which counts the documents of a
+    cluster that use a word; by entry `size`, the documents of the cluster, and `uses` in all of them."""
     clusters, count = holding.shape
     word = holding.indices
     share = holding.data / (size + 1)
@@ -177,7 +207,27 @@ def _weights(
     used, size, word = holding.data[often] / size[often], size[often], word[often]
     contrast = np.log(share[often] / np.maximum(elsewhere, mean)[word]).clip(LEAST_CONTRAST)
     burst = np.log(-np.expm1(-uses[often] / size) / used).clip(0.0)
-    return share[often] * (1 - share[often]) * contrast * (BURST + burst)
+    return share[often] ** REACH * (1 - share[often]) * contrast * (BURST + burst)
+
+
+def _rarity(used: csr_array, written: Sequence[str]) -> NDArray[np.float64]:
+    """Rarity of words, (W,): 0 of one that all documents of its script use, 1 from RARE of them down. used: 1 where a
+    document uses a word, (n, W)."""
+    scripts = np.array([_script(word) for word in written])
+    rarity = np.ones(len(written))
+    for script in np.unique(scripts):
+        of_script = np.flatnonzero(scripts == script)
+        there = used[:, of_script]
+        documents = np.count_nonzero(there.sum(axis=1))
+        rarity[of_script] = np.log(documents / there.sum(axis=0)) / -np.log(RARE)
+    return rarity.clip(LEAST_RARITY, 1)
+
+
+def _script(word: str) -> str:
+    """The first word of a letter's name: LATIN, CYRILLIC, HANGUL; one for what Chinese and Japanese are written in."""
+    if _UNSPACED.match(word) and not re.match(f"[{SOUTH_EAST}]", word):
+        return "CJK"
+    return unicodedata.name(next(filter(str.isalpha, word)), "").partition(" ")[0]
 
 
 def _brevity(word: str) -> float:
@@ -199,6 +249,11 @@ def _words_of(run: str) -> list[str]:
         elif found.lastgroup == "word":
             words += _word(found[0])
     return words
+
+
+def _names_something(word: str) -> bool:
+    """Whether a word is no number (`3d` and `mp3` are none, `1월`, January, is) and no torn pair."""
+    return 2 * sum(map(str.isdigit, word)) < len(word) + word.isascii() and not _TORN.match(word)
 
 
 def _word(run: str) -> list[str]:
@@ -250,4 +305,4 @@ def _grown(pair: str, text: str) -> str:
             if times < GOES_ON * text.count(pair) or not _PAIRED.match(following):
                 break
             pair = pair + following if pattern.endswith("(.))") else following + pair
-    return pair
+    return pair.rstrip(_LEADING)

@@ -1,8 +1,9 @@
 """What an export format is: a value that a file of `exports/` holds whole.
 
-Every export is a folder of files named `train...` (under which name `datasets.load_dataset` finds them), the
-tokenizer's own files, and `manifest.json`, written last (docs/exports.md). Names of files that hold rows carry the
-export's `tag`: a new export is written beside the one that is being read, and no file of rows ever changes its bytes.
+Every export is a folder of files named `train...` (under which name `datasets.load_dataset` finds them); the
+tokenizer's own files and `manifest.json`, written last, lie in the folder beside it (docs/exports.md). Names of files
+that hold rows carry the export's `tag`: a new export is written beside the one that is being read, and no file of rows
+ever changes its bytes.
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def write_cache(config: Any, num_samples: int) -> None:
 
 
 def _manifest() -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_bytes())
+    manifest: dict[str, Any] = json.loads(
+        (FOLDER.with_name(f"_{FOLDER.name}") / "manifest.json").read_bytes()
+    )
     return manifest
 
 

@@ -20,9 +20,15 @@ import numpy as np
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import parquet, raw
 from dagster_divorder.readers.files import Files
-from dagster_divorder.store.manifests import EXPORT_VERSION, REPLACED_BY, read_whole
+from dagster_divorder.store.manifests import (
+    EXPORT_VERSION,
+    REPLACED_BY,
+    export_manifest_file,
+    file_at,
+    read_whole,
+)
 
-READABLE = (1, EXPORT_VERSION)
+READABLE = range(1, EXPORT_VERSION + 1)
 """Versions of exports that this module reads."""
 
 
@@ -74,8 +80,8 @@ class Export:
     """An open export; `len` is T. Make it with `open_export`. It can be sent to another process, which opens it anew,
     and refuses another plan.
 
-    manifest: what manifest.json says. plan: the fingerprint of the tokens and their order. length: L. batch: sequences
-    of a global batch of the plan. padded: whether any row is shorter than L.
+    manifest: what its manifest.json says. plan: the fingerprint of the tokens and their order. length: L. batch:
+    sequences of a global batch of the plan. padded: whether any row is shorter than L.
     """
 
     def __init__(
@@ -145,11 +151,12 @@ class Export:
             StoreError: a file is not what was written.
         """
         for name, entry in self.manifest["files"].items():
-            with open(self.path / name, "rb") as file:
+            path = file_at(self.path, name)
+            with open(path, "rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
             if found != entry["sha256"]:
                 raise StoreError(
-                    f"{self.path / name} has been altered: its sha256 is {found}, the manifest says "
+                    f"{path} has been altered: its sha256 is {found}, the manifest says "
                     f"{entry['sha256']}; export again, or copy the file again from where it is whole"
                 )
 
@@ -165,8 +172,9 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
     """
     if "://" in str(path):
         raise InputError(
-            f"{path} is a URL, and a trainer maps the files of an export into memory; copy the folder to this machine "
-            "(aws s3 sync, gcloud storage rsync, azcopy, hf download) and give its path"
+            f"{path} is a URL, and a trainer maps the files of an export into memory; copy the folder, and the one "
+            "beside it whose name begins with an underscore, to this machine (aws s3 sync, gcloud storage rsync, "
+            "azcopy, hf download) and give its path"
         )
     path = Path(path).absolute()
     manifest = read_export_manifest(path)
@@ -216,11 +224,11 @@ def read_export_manifest(path: Path) -> dict[str, Any]:
         InputError: there is no export in the folder, or one of another version.
         StoreError: the manifest is damaged.
     """
-    file = path / "manifest.json"
+    file = export_manifest_file(path)
     if not file.is_file():
         raise InputError(
-            f"{path} holds no export: it has no manifest.json; give the folder of a format, such as "
-            "data/exports/parquet"
+            f"{path} is no export: there is no {file}; give the folder of a format, such as data/exports/parquet, and "
+            "where it was copied, copy its neighbour too, data/exports/_parquet"
         )
     manifest = read_whole(file)
     if manifest is None:
@@ -228,7 +236,7 @@ def read_export_manifest(path: Path) -> dict[str, Any]:
     if manifest.get("format_version") not in READABLE:
         raise InputError(
             f"{file} is of version {manifest.get('format_version')!r} of the exports; this reader reads "
-            f"{' and '.join(map(str, READABLE))}: export again with this version of DivOrder"
+            f"{READABLE[0]} to {READABLE[-1]}: export again with this version of DivOrder"
         )
     if REPLACED_BY in manifest:
         raise StoreError(

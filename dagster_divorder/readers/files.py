@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.manifests import HEAD_BYTES, read_whole
+from dagster_divorder.store.manifests import HEAD_BYTES, export_manifest_file, file_at, read_whole
 
 PINNED = 256
 """Each takes a descriptor, and a process may commonly have 1,024."""
@@ -43,7 +44,7 @@ class Files:
         """See that every file is there, with its size; those that are mapped are looked into as well."""
         for name, entry in self._manifest["files"].items():
             try:
-                size = (self.path / name).stat().st_size
+                size = os.stat(file_at(self.path, name)).st_size
             except FileNotFoundError:
                 raise self._wrong(name, "is missing") from None
             if size != entry["bytes"]:
@@ -72,7 +73,7 @@ class Files:
         """The bytes of a file, uint8."""
         entry = self._manifest["files"][name]
         try:
-            mapped = np.asarray(np.memmap(self.path / name, np.uint8, "r"))
+            mapped = np.asarray(np.memmap(file_at(self.path, name), np.uint8, "r"))
         except (FileNotFoundError, ValueError):
             # NumPy maps no empty file.
             raise self._wrong(name, "is missing or empty") from None
@@ -85,11 +86,14 @@ class Files:
         return mapped
 
     def _wrong(self, name: str, what: str) -> StoreError:
-        now = read_whole(self.path / "manifest.json") if (self.path / "manifest.json").is_file() else None
+        manifest = export_manifest_file(self.path)
+        now = read_whole(manifest) if manifest.is_file() else None
         if now and now.get("key") != self._manifest.get("key"):
             return StoreError(
                 f"{self.path} was exported anew while it was read: it was opened as the plan {self._manifest['plan']}, "
                 f"and now holds {now.get('plan')}; open it again to train on the new plan, or export the old one into "
                 "another folder to go on with that"
             )
-        return StoreError(f"{self.path / name} {what}; export again, or copy the whole folder again")
+        return StoreError(
+            f"{file_at(self.path, name)} {what}; export again, or copy the folder and its neighbour again"
+        )

@@ -27,8 +27,9 @@ from dagster_divorder.core.agreement import Agreement, agreement, contingency, m
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
 from dagster_divorder.core.k_calibration import USUAL
 from dagster_divorder.core.silhouette import Silhouette, silhouette
-from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.core.word_bits import word_bits
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
@@ -136,7 +137,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
 
     sampled = rows[: sample_size(k)]
-    words = count_words(beginnings(run.store, view, sampled, CHARACTERS))
+    words = count_words(without_markup(beginnings(run.store, view, sampled, CHARACTERS)))
     names, bits = [], {}
     for kind, of in zip(kinds, (first, second), strict=True):
         labels = of.labels[: len(sampled)]
@@ -207,15 +208,18 @@ def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _C
     labels = np.empty(view.document_rows, np.int32)
     distances = np.empty(view.document_rows, np.float32)
     start = offsets(view.documents)
-    for at, (_, vectors) in enumerate(space.each(view.documents)):
-        part = slice(start[at], start[at + 1])
+
+    def each(what: str) -> Iterator[tuple[slice, np.ndarray]]:
+        vectors = counted(run.progress, what, space.each(view.documents), len(view.documents), "fragments")
+        return ((slice(start[at], start[at + 1]), of) for at, (_, of) in enumerate(vectors))
+
+    for part, vectors in each("assigning"):
         labels[part], distances[part] = assign(vectors, made)
     measured = np.zeros(view.document_rows, bool)
     measured[rows[: settings.ari_comparison.sample or len(rows)]] = True
 
     def passes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for at, (_, vectors) in enumerate(space.each(view.documents)):
-            part = slice(start[at], start[at + 1])
+        for part, vectors in each("silhouettes"):
             yield vectors[measured[part]], labels[part][measured[part]]
 
     found = silhouette(passes, len(made.centroids), made.centre)
@@ -368,7 +372,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=7,
+    version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "

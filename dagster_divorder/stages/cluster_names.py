@@ -13,9 +13,10 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID
-from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.stages.centroids import points_fitted
 from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.sample import beginnings
 
@@ -44,7 +45,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     # Of so many documents every cluster has some, and its share of those that are read.
     rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
-    words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
+    words = count_words(without_markup(beginnings(run.store, run.view, rows, CHARACTERS)))
     terms = characteristic_terms(words, labels[rows], count)
     return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms})}
 
@@ -60,7 +61,7 @@ def _evenly(labels: np.ndarray, count: int) -> np.ndarray:
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=1,
+    version=2,
     asset=False,
     description="Names of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
@@ -73,4 +74,6 @@ CLUSTER_NAMES = PinnedFit(
     compute=_compute,
     refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
+    amount=points_fitted,
+    pace=(0.2, 130.0),
 )

@@ -88,6 +88,8 @@ WORKERS_FROM_CORES = 4
 memory of workers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
+SAMPLED_BYTES = 25_000
+"""To look at a document of the sample takes as long as to write so much text."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -233,12 +235,13 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     contents, start = stored_records(run.store, view), offsets(view.records)
     files = dict(zip(names, pairwise([0, *limits]), strict=True))
     many = output.by_workers and _in_workers(run, row_sizes, limits, schema)
+    in_place = _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES)
+    if many and not in_place:
+        stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, run.progress)
+        return
     with run.progress("writing records", len(view), "records") as advance:
-        if _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES):
+        if in_place:
             stage_in_place(output, contents, start, rows, row_sizes, files, advance)
-            return
-        if many:
-            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
@@ -477,6 +480,9 @@ CURATED_OUTPUT = WholeCorpus(
     doing="writing the output",
     check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
     compute=_compute,
+    amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
+    shared_from=WORKERS_FROM_BYTES,
+    pace=(0.0, 0.0036),
     show=_show,
     checks=(
         Check(

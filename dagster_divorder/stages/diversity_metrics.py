@@ -338,7 +338,9 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
+    verdict = load_verdict(run)
     shown: dict[str, Table | Picture | Text | float] = {
+        "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
         "orders": Text(f"{TextTable(side_by_side(receipt.figures['summary'])).markdown()}\n\n{LEGEND}"),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
@@ -411,6 +413,7 @@ DIVERSITY_METRICS = WholeCorpus(
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
+    pace=(0.1, 0.0026),
     compute=_compute,
     publish=_publish,
     show=_show,

@@ -1,8 +1,8 @@
 """exports: the training sequences in their final order, tokens and all, in the formats that trainers read.
 
-A folder below `exports.path` for each of `exports.formats`: files in the order of training, the tokenizer, and
-manifest.json, last (docs/exports.md). An export that is whole and up to date is left untouched, whatever other formats
-are asked for.
+A folder below `exports.path` for each of `exports.formats`: files in the order of training. Its neighbour holds the
+tokenizer and manifest.json, written last (docs/exports.md). An export that is whole and up to date is left untouched,
+whatever other formats are asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
-from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.exports.text import TEXT
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -53,7 +53,6 @@ from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.curated import (
-    EXPORT_MANIFEST,
     OutputFolder,
     damaged_file,
     is_whole,
@@ -62,7 +61,7 @@ from dagster_divorder.store.curated import (
     scratch_beside,
     tidy,
 )
-from dagster_divorder.store.manifests import EXPORT_VERSION
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, EXPORT_VERSION, NEIGHBOUR, file_at
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
@@ -125,6 +124,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
+        progress=run.progress,
     )
 
 
@@ -172,10 +172,11 @@ def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
         batch=run.settings.sequence.batch,
     )
     started = time.perf_counter()
-    with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
+    size = 4 * int(rows.tokens.sum())
+    with run.progress(found.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
-            output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
+            output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
@@ -332,7 +333,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
 def _check_settings(run: Run) -> None:
     """No stranger's file is overwritten, and special tokens are there."""
     for name in run.settings.exports.formats:
-        beside = "|".join(map(re.escape, (EXPORT_MANIFEST, *TOKENIZER_FILES)))
+        beside = "|".join(re.escape(NEIGHBOUR + file) for file in ("manifest.json", *TOKENIZER_FILES))
         written = re.compile(f"{FORMATS[name].names}|{beside}")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     check_special_tokens(run.settings)
@@ -382,13 +383,17 @@ def _whole(run: Run) -> Finding:
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
-        damage = damaged_file(folder, manifest["files"]) if manifest else f"{folder} has no {EXPORT_MANIFEST}"
+        damage = (
+            damaged_file(folder, manifest["files"])
+            if manifest
+            else f"there is no {file_at(folder, EXPORT_MANIFEST)}"
+        )
         if damage:
             return Finding(
                 passed=False,
                 text=f"{damage}.",
-                remedy=f"delete {folder / EXPORT_MANIFEST} and materialise exports again, which then writes this "
-                "format anew; until then do not train on it",
+                remedy=f"delete {file_at(folder, EXPORT_MANIFEST)} and materialise exports again, which then writes "
+                "this format anew; until then do not train on it",
             )
     return Finding(passed=True, text="Every file of every export is as it was written.")
 
@@ -403,7 +408,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         if manifest is None:
             return Finding(
                 passed=False,
-                text=f"{folder} has no {EXPORT_MANIFEST} that is whole.",
+                text=f"{file_at(folder, EXPORT_MANIFEST)} is not there, or not whole.",
                 remedy="materialise exports again, which then writes this format anew",
             )
         readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
@@ -436,7 +441,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
 
 EXPORTS = WholeCorpus(
     name="exports",
-    version=2,
+    version=3,
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
@@ -449,7 +454,9 @@ EXPORTS = WholeCorpus(
     publish=_publish,
     doing="writing exports",
     check_settings=_check_settings,
+    pace=(0.08, 0.01),
     compute=_compute,
+    shared_from=WORKERS_FROM_BYTES,
     show=_show,
     checks=(
         Check(

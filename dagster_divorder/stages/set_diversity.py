@@ -20,6 +20,7 @@ import numpy as np
 
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi, window_scores
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
@@ -190,7 +191,7 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
         at, _ = runs_in_order(packed.indptr, order)
         runs[name] = packed.document[at], packed.length[at]
     rows, size = [], run.settings.sequence.batch * run.settings.sequence.length
-    for name, (of, tokens) in runs.items():
+    for name, (of, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
         scores = window_scores(vectors, stream.record(of), tokens, size)
         rows.append(
             {

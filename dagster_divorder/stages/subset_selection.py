@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from dagster_divorder.core.selection import choose, semdedup, spokes
 from dagster_divorder.core.vendi import each_block, gram, vendi
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
@@ -249,7 +250,8 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
     count = min(settings.partitions, len(rows))
     parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
     items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
-    found = list(run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0))
+    optimised = run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0)
+    found = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
     weights = {alpha: np.empty(len(rows)) for alpha in alphas}
     for (alpha, part), (made, _) in zip(parts, found, strict=True):
         weights[alpha][part] = made * (len(made) / len(rows))

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, V
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
-from dagster_divorder.engine.progress import Advance
+from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
@@ -42,12 +42,20 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.gather import Content, Scattered, scatter
-from dagster_divorder.store.manifests import HEAD_BYTES, REPLACED_BY, manifest_check, whole_manifest
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    HEAD_BYTES,
+    NEIGHBOUR,
+    OLD_EXPORT_MANIFEST,
+    REPLACED_BY,
+    file_at,
+    manifest_check,
+    whole_manifest,
+)
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
 
 MANIFEST = "curated_meta.json"
-EXPORT_MANIFEST = "manifest.json"
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
 BESIDE = (
@@ -69,7 +77,7 @@ ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
 
 
-FileName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+FileName = Annotated[str, StringConstraints(pattern="^(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
 
 
@@ -131,7 +139,7 @@ def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
-    by_manifest = {*manifest["files"], name} if manifest else set()
+    by_manifest = {*manifest["files"], *_manifest_names(name)} if manifest else set()
     ledger = read_pointer(store, _ledger_file(place), Ledger)
     if ledger is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
@@ -327,11 +335,12 @@ class OutputFolder:
 
     def draw(self, name: str) -> str:
         """The temporary name under which a file is to be written, for `commit` to publish."""
-        temporary = self.staged[name] = self._temporary_name()
+        temporary = self.staged[name] = self._temporary_name(name)
         return temporary
 
-    def _temporary_name(self) -> str:
-        self._temporary.append(temporary_name())
+    def _temporary_name(self, name: str) -> str:
+        """A temporary name in the same folder as a file."""
+        self._temporary.append((NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name())
         return self._temporary[-1]
 
     @contextlib.contextmanager
@@ -348,7 +357,12 @@ class OutputFolder:
                 raise
 
     def stage_each(
-        self, engine: Engine, write: Callable[[Any, IO[bytes]], Any], items: Mapping[str, Any], **needs: Any
+        self,
+        engine: Engine,
+        write: Callable[[Any, IO[bytes]], Any],
+        items: Mapping[str, Any],
+        progress: Progress | None = None,
+        **needs: Any,
     ) -> None:
         """Write files in workers, each through `write(item, file)`, by their names.
 
@@ -358,7 +372,8 @@ class OutputFolder:
         tasks = [(name, self.draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(_Staging(self.path, write), tasks, **needs)
-            self.entries |= dict(zip(items, entries, strict=True))
+            written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
+            self.entries |= dict(zip(items, written, strict=True))
 
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
@@ -393,16 +408,17 @@ class OutputFolder:
 
     def _withdraw(self, key: str) -> None:
         """Mark the manifest that is there as replaced, if files that it names are about to be."""
-        before = read_manifest(self.path, self.manifest, replaced=True)
-        if before is None or all(
-            before["files"].get(name, entry)["sha256"] == entry["sha256"]
-            for name, entry in self.entries.items()
-        ):
-            return
-        data, temporary = _manifest_bytes({**before, REPLACED_BY: key}), self._temporary_name()
-        with self.folder.create(self.manifest, temporary) as file:
-            file.write(data)
-        self.folder.publish({self.manifest: temporary}, self.manifest, (), self.store.check)
+        for manifest in _manifest_names(self.manifest):
+            before = _read_manifest(self.path, manifest)
+            if before is None or all(
+                before["files"].get(name, entry)["sha256"] == entry["sha256"]
+                for name, entry in self.entries.items()
+            ):
+                continue
+            data, temporary = _manifest_bytes({**before, REPLACED_BY: key}), self._temporary_name(manifest)
+            with self.folder.create(manifest, temporary) as file:
+                file.write(data)
+            self.folder.publish({manifest: temporary}, manifest, (), self.store.check)
 
 
 def add_to_output(
@@ -518,22 +534,33 @@ class _HashedFile(io.RawIOBase):
 
 def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
     """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
-    what is damaged, or somebody else's, is never half believed. One whose files are being replaced, or were when a run
-    was killed, only where `replaced` asks for it: by then it says whose the folder is, not what the files hold.
+    what is damaged, or somebody else's, is never half believed. That of an export is also found where exports up to
+    version 2 have it. One whose files are being replaced, or were when a run was killed, only where `replaced` asks for
+    it: by then it says whose the folder is, not what the files hold.
 
     Raises:
         StoreError: it cannot be read.
     """
+    manifest = next(filter(None, (_read_manifest(path, each) for each in _manifest_names(name))), None)
+    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
+
+
+def _manifest_names(name: str) -> tuple[str, ...]:
+    """Names under which a manifest is looked for, the present one first."""
+    return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
+
+
+def _read_manifest(path: Place, name: str) -> dict[str, Any] | None:
     try:
         manifest = whole_manifest(folder_at(path).read(name))
         (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StoreError(f"{path / name} cannot be read: {error.strerror or error}") from error
+        raise StoreError(f"{file_at(path, name)} cannot be read: {error.strerror or error}") from error
     except ValidationError:
         return None
-    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
+    return manifest
 
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
@@ -545,9 +572,11 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
     return not rehashed or damaged_file(path, files) is None
 
 
-def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
     """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
-    whole."""
+    whole. advance: told of bytes."""
     for name, entry in files.items():
         try:
             with folder_at(path).open(name) as opened:
@@ -555,11 +584,12 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
                 found = hashlib.file_digest(opened, "sha256").hexdigest()
                 size = opened.tell()
         except OSError as error:
-            return f"{path / name} cannot be read ({error.strerror or error})"
+            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
         if size != entry["bytes"]:
-            return f"{path / name} has {size:,} bytes, expected {entry['bytes']:,}"
+            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
         if found != entry["sha256"]:
-            return f"{path / name} was altered: its sha256 is {found}, expected {entry['sha256']}"
+            return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        advance(size)
     return None
 
 
@@ -572,16 +602,22 @@ def stage_scattered(
     sizes: np.ndarray,
     files: Mapping[str, tuple[int, int]],
     write: WriteRecords,
-    advance: Advance,
+    progress: Progress,
 ) -> None:
     """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
 
-    contents, start, rows, sizes, advance: see `scatter`.
+    contents, start, rows, sizes: see `scatter`.
     """
-    with output.explaining():
+    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
     try:
-        output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
+        output.stage_each(
+            engine,
+            partial(write_stretch, scattered, write),
+            files,
+            progress=progress,
+            environment=KEEP_MEMORY,
+        )
     finally:
         output.folder.delete(scattered.files)
 

@@ -25,7 +25,7 @@ from dagster_divorder.settings import Input, Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
-from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
+from dagster_divorder.store.curated import MANIFEST, read_manifest
 from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.inputs import (
     JSONL_SUFFIXES,
@@ -36,6 +36,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
 )
 from dagster_divorder.store.local import tells_of_store
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
 from dagster_divorder.store.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
 
@@ -154,7 +155,8 @@ def find_files(
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "expected one kind an input: give each an [[input]] block of its own, with its paths"
+            "expected one kind an input: give each an [[input]] block of its own, as `divorder init` does for paths "
+            "that are named one by one"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
@@ -355,10 +357,13 @@ class _Search:
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
         names = self.tree.names(folder)
-        if EXPORT_MANIFEST in names:
-            place = self.tree.place(folder)
-            if read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
-                return True
+        place = self.tree.place(folder)
+        # A neighbour with a manifest is like an export of old, which held its own.
+        there = OLD_EXPORT_MANIFEST in names or (
+            self.tree.kind(str(file_at(place, EXPORT_MANIFEST))) == "file"
+        )
+        if there and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
+            return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 

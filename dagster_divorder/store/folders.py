@@ -1,6 +1,7 @@
 """Folders that outputs and exports are written into: of this machine, of an object store, or in a dataset of the Hub.
 
-Files are written under temporary names and then published together, one of them, the manifest, last.
+Files are written under temporary names and then published together, one of them, the manifest, last. Names that begin
+with `_/` are of files in the folder's neighbour (store/manifests.py), under temporary names too.
 
     folder of this machine   renamed one by one
     object store             copied by the server (objects have no rename), then the temporary ones deleted. A file is
@@ -33,6 +34,7 @@ from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.local import explain_os_error, sync_folder
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import PIECE_BYTES, Source, bucket, open_source, tree_of
 
@@ -58,15 +60,24 @@ class Folder(ABC):
         self.place = place
 
     def where(self, name: str) -> str:
-        return f"{self.place}/{name}"
+        return str(file_at(self.place, name))
 
-    @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file that is directly in it, by name; empty where there is no folder."""
+        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
+        return self._in_both(self._sizes)
 
     def names(self) -> Collection[str]:
-        """Names of whatever is directly in it."""
+        """Names of whatever is directly in it or in its neighbour."""
         return self.sizes().keys()
+
+    def _in_both(self, look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
+        beside = look(neighbour(self.place))
+        return {**look(self.place), **{NEIGHBOUR + name: found for name, found in beside.items()}}
+
+    @staticmethod
+    @abstractmethod
+    def _sizes(place: Any) -> dict[str, int]:
+        """Bytes of each file that is directly in a folder, by name; empty where there is no folder."""
 
     @abstractmethod
     def source(self, name: str) -> Source:
@@ -88,7 +99,7 @@ class Folder(ABC):
 
     def temporary(self) -> list[str]:
         """Names of what is half-written in it, by this process or by any other."""
-        return [name for name in self.names() if name.startswith(TEMPORARY)]
+        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     @abstractmethod
     def prepare(self) -> None:
@@ -130,44 +141,53 @@ def folder_at(place: Place) -> Folder:
 class _LocalFolder(Folder):
     place: Path
 
-    def sizes(self) -> dict[str, int]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.place) as entries:
+    @staticmethod
+    def _sizes(place: Path) -> dict[str, int]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
         return {}
 
     def names(self) -> Collection[str]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return os.listdir(self.place)
-        return ()
+        def listed(place: Path) -> dict[str, None]:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return dict.fromkeys(os.listdir(place))
+            return {}
+
+        return self._in_both(listed).keys()
 
     def source(self, name: str) -> Path:
-        return self.place / name
+        return file_at(self.place, name)
 
     def prepare(self) -> None:
         self.place.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-        with open(self.place / temporary, "wb") as file:
+        path = self.source(temporary)
+        if name.startswith(NEIGHBOUR):
+            path.parent.mkdir(exist_ok=True)
+        with open(path, "wb") as file:
             yield file
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
 
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+        folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last:
                 # Its files are safe on disk before it says so.
-                sync_folder(self.place)
+                for folder in folders:
+                    sync_folder(folder)
             check()
-            os.replace(self.place / temporary, self.place / name)
-        sync_folder(self.place)
+            os.replace(self.source(temporary), self.source(name))
+        sync_folder(self.source(last).parent)
         check()
         self.delete(stale)
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:
-            path = self.place / name
+            path = self.source(name)
             if name.startswith(TEMPORARY) and path.is_dir():
                 # Of a gather, whose thread may be removing files itself.
                 shutil.rmtree(path, ignore_errors=True)
@@ -179,14 +199,15 @@ class _LocalFolder(Folder):
         try:
             yield
         except OSError as error:
-            raise explain_os_error(error, self.place / name, size, what) from error
+            raise explain_os_error(error, self.source(name), size, what) from error
 
 
 class _RemoteFolder(Folder):
     place: Url
 
-    def sizes(self) -> dict[str, int]:
-        found = tree_of(self.place).listed(self.place)
+    @staticmethod
+    def _sizes(place: Url) -> dict[str, int]:
+        found = tree_of(place).listed(place)
         return {name: file.size for name, file in found.items() if file}
 
     def source(self, name: str) -> Source:
@@ -289,7 +310,7 @@ class _HubFolder(_RemoteFolder):
         return {"repo_id": at.repository, "repo_type": "dataset", "revision": at.revision}
 
     def _path(self, name: str) -> str:
-        return f"{hub.place(self.place).path}/{name}".lstrip("/")
+        return hub.place(Url(self.where(name))).path
 
     def prepare(self) -> None:
         self.release()

@@ -47,7 +47,7 @@ dataset = NumpyFSLDatasetConfig(
     paths=["{path}/{prefix}-*.npy"],
     expand_glob=True,
     sequence_length={sequence_length},
-    dtype=NumpyDatasetDType.uint16,  # as in {path}/manifest.json
+    dtype=NumpyDatasetDType.uint16,  # as in the export's manifest.json
     work_dir="{path}",
 )
 data_loader = NumpyDataLoaderConfig(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
 
-NUMERIC = re.compile(r"[–+-]?\d|–?$")
+NUMERIC = re.compile(r"[–~+-]?\d|–?$")
 """How a cell of a column of numbers begins; a dash, or nothing, stands for a number that there is not."""
 
 UNLIMITED = 10_000
@@ -82,8 +83,9 @@ class Answer:
 
 
 def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = False) -> str:
-    """The parts below each other. Lines stay whole, however long, so that paths and commands can be copied; cells of a
-    table are folded where it is wider than `width`. Characters that would move a cursor are shown as escapes."""
+    """The parts below each other, at most `width` characters wide: text breaks between words, cells of a table are
+    folded. Lines that begin with a space stay whole, so that code can be copied. Characters that would move a cursor
+    are shown as escapes."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -116,5 +118,12 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
             console.print(table)
         else:
             text, tone = part if isinstance(part, Line) else (part, "")
-            console.print(Text(printable(text), style=TONES.get(tone, "")), soft_wrap=True)
+            shown = printable(text)
+            if not text.startswith(" "):
+                # Words stay whole, however long, so that a path can be copied.
+                shown = "\n".join(
+                    textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+                    for line in shown.split("\n")
+                )
+            console.print(Text(shown, style=TONES.get(tone, "")), soft_wrap=True)
     return "\n".join(line.rstrip() for line in written.getvalue().rstrip("\n").split("\n"))

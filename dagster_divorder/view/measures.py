@@ -29,6 +29,15 @@ class Measure:
         """The name with its unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
+    @property
+    def shown_unit(self) -> str:
+        """The unit of `in_unit`."""
+        return self.unit or ("%" if self.per_unit == 100.0 else "")
+
+    def in_unit(self, stored: float | None) -> float | None:
+        """The stored figure in the unit."""
+        return None if stored is None else self.per_unit * stored
+
     def compared(self, ours: float | None, shuffled: float | None) -> str:
         """How many times better ours is: `2.2 times better`, `1.5 times worse`, `as shuffled`; a dash where either has
         no value."""
@@ -176,15 +185,12 @@ class Beside(NamedTuple):
 
     def data(self) -> dict[str, Any]:
         """As plain values, in the measure's unit."""
-        ours, shuffled = (
-            None if value is None else self.measure.per_unit * value for value in (self.ours, self.shuffled)
-        )
         return {
             "measure": self.measure.name,
-            "unit": self.measure.unit or ("%" if self.measure.per_unit == 100.0 else ""),
+            "unit": self.measure.shown_unit,
             "better": self.measure.better,
-            "this_order": ours,
-            "shuffled": shuffled,
+            "this_order": self.measure.in_unit(self.ours),
+            "shuffled": self.measure.in_unit(self.shuffled),
             "compared": self.measure.compared(self.ours, self.shuffled),
             "about": self.measure.about,
         }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.terms import TERMS, characteristic_terms, count_words, short_names
+from dagster_divorder.core.terms import TERMS, characteristic_terms, count_words, short_names, without_markup
 from tests.conftest import examples
 
 TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulch spade")
@@ -73,6 +73,51 @@ def test_forms_of_one_word_are_one_term() -> None:
     assert any("anchors" in text for text in many)
     terms = terms_of(many, labels, 3)[0]
     assert sum(term.startswith("anchor") for term in terms) == 1
+
+
+def test_function_words_of_a_language_that_one_cluster_holds_name_nothing() -> None:
+    """No other cluster has them, so only the documents of their own script say how common they are."""
+    texts, labels = topical(100)
+    random = np.random.default_rng(1)
+    common, rare = ["для", "года", "также"], ["команда", "футбол", "матч", "сезон"]
+    russian = [
+        " ".join(
+            [
+                *random.choice(common, 6),
+                random.choice(["запись", "письмо", "слово"]),
+                *[random.choice(rare)] * 2,
+            ]
+        )
+        for _ in range(25)
+    ]
+    # Half of a cluster; the rest of it is on one of the topics.
+    labels[np.flatnonzero(labels == 2)[:25]] = 0
+    texts, labels = texts + russian, np.append(labels, np.full(25, 2))
+    assert not set(common) & set(terms_of(texts, labels, 3)[2][:3])
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("see https://a.example/b?c=d, www.x.example or me@x.example", "see or"),
+        ("<p class='x'>bold</p> &nbsp;&#39; a < b", "bold a < b"),
+        (r"\frac{alpha}{beta} $2\pi$ C:\WINDOWS\SYSTEM", r"{alpha}{beta} $2 $ C:\WINDOWS\SYSTEM"),
+        ("0xdeadbeef a1b2c3d4e5f6 20041118 facade 486dx 1993", "facade 486dx 1993"),
+        ("QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWZnaGlqa2xtbm9w== key", "key"),
+        ("> quoted words stay", "> quoted words stay"),
+        ("", ""),
+    ],
+)
+def test_markup_is_no_word(text: str, left: str) -> None:
+    (found,) = without_markup(pa.array([text], pa.large_string())).to_pylist()
+    assert found.split() == left.split()
+
+
+def test_no_term_is_a_number_or_begins_with_a_vowel_of_the_character_before() -> None:
+    texts = [f"2월 3d คำสั่ง {word}" for word in ("harbour", "anchor") * 10] + ["oven yeast"] * 20
+    terms = terms_of(texts, np.repeat([0, 1], 20), 2)[0]
+    assert "3d" in terms and "2월" not in terms
+    assert not any(term.startswith("ำ") for term in terms)
 
 
 @pytest.mark.parametrize(

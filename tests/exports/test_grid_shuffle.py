@@ -28,6 +28,8 @@ from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.exports import parquet
 from dagster_divorder.grid import PLAN, grid_shuffle
 from dagster_divorder.store.curated import entry_of
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, export_manifest_file
 from dagster_divorder.torch import open_export
 from dagster_divorder.verify import load_export
 from tests.conftest import examples
@@ -52,7 +54,8 @@ def documents(path: Path) -> list[list[list[int]]]:
 
 
 def files(path: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+    folder = folder_at(path)
+    return {name: hashlib.sha256(folder.read(name)).hexdigest() for name in folder.names()}
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -74,7 +77,7 @@ def test_files_come_in_the_order_of_the_strategy(
         rows = [row for _, stream in made for row in stream]
         if not rows:
             return
-        out = Path(opened.enter_context(TemporaryDirectory()))
+        out = Path(opened.enter_context(TemporaryDirectory())) / "out"
         size = 4 * len(rows) * length
         memory = -(-size // min(side, int(len(rows) ** 0.5)))
         manifest = grid_shuffle(exports, out, memory=memory, seed=seed)
@@ -82,7 +85,7 @@ def test_files_come_in_the_order_of_the_strategy(
         assert documents(out) == in_memory(rows, manifest["grid_shuffle"]["shards"], seed)
         # Nothing but the export is left, and a second run finds it.
         whole = files(out)
-        assert whole.keys() == {*manifest["files"], "manifest.json"}
+        assert whole.keys() == {*manifest["files"], EXPORT_MANIFEST}
         assert grid_shuffle(exports, out, memory=memory, seed=seed) == manifest and files(out) == whole
 
 
@@ -157,7 +160,7 @@ def test_no_more_than_a_column_or_row_is_in_memory(tmp_path: Path, monkeypatch: 
         full = np.full(rows, length)
         ids = np.arange(length * rows, dtype=np.int32)
         writer.write_table(parquet.table(ids, full, full, np.ones(rows, int)), row_group_size=8)
-    manifest = orjson.loads((path / "manifest.json").read_bytes()) | {"rows": rows, "rows_of_files": [rows]}
+    manifest = orjson.loads(export_manifest_file(path).read_bytes()) | {"rows": rows, "rows_of_files": [rows]}
     with open(path / name, "rb") as written:
         manifest["files"][name] = entry_of(written)
     del manifest["check"]
@@ -181,7 +184,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
     assert (out / "column-00000-of-00001.parquet").read_text() == "mine"
     (out / "column-00000-of-00001.parquet").unlink()
     manifest = grid_shuffle(export, out, memory=MEMORY)
-    (out / PLAN).write_text((out / "manifest.json").read_text())
+    (out / PLAN).write_text(export_manifest_file(out).read_text())
     with pytest.raises(InputError, match="begun with another version, exports, shards, seed"):
         grid_shuffle(export, out, memory=MEMORY, seed=1)
     begun = tmp_path / "begun"

@@ -15,6 +15,7 @@ import pytest
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
+from dagster_divorder.store.manifests import export_manifest_file
 from tests.exports.made import TAG, Folder, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,9 @@ def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200) -> Path:
         "prefix": f"train-{TAG}",
         "files": folder.entries,
     }
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    file = export_manifest_file(path)
+    file.parent.mkdir()
+    file.write_text(json.dumps(manifest))
     return path
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from dagster_divorder.store.manifests import export_manifest_file
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.runner import Runner
 
@@ -54,18 +55,18 @@ def output_of(config: Path) -> dict[str, Any]:
     """Every file of the output and of the exports, manifests without what depends on when and where they were made."""
     folder = config.parent / "curated"
     found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    for folder in sorted((config.parent / "exports").glob("*")):
-        manifest = orjson.loads((folder / "manifest.json").read_bytes())
+    for folder in sorted((config.parent / "exports").glob("[!_]*")):
+        manifest = orjson.loads(export_manifest_file(folder).read_bytes())
         # The plan names the input's folder, and names of files the plan.
         tag = manifest["key"][:8]
-        for path in sorted(folder.iterdir()):
-            found[f"{folder.name}/{path.name.replace(tag, 'TAG')}"] = path.read_bytes().replace(
+        for path in sorted([*folder.iterdir(), *export_manifest_file(folder).parent.iterdir()]):
+            found[f"{path.parent.name}/{path.name.replace(tag, 'TAG')}"] = path.read_bytes().replace(
                 tag.encode(), b"TAG"
             )
         for part in ("key", "plan", "store", "check", "prefix"):
             del manifest[part]
         manifest["files"] = {name.replace(tag, "TAG"): entry for name, entry in manifest["files"].items()}
-        found[f"{folder.name}/manifest.json"] = manifest
+        found[f"_{folder.name}/manifest.json"] = manifest
     meta = orjson.loads(found["curated_meta.json"])
     # The key, which is part of the name of the ids, hashes the output's path; each store has an id of its own.
     for name in ("seconds", "delta", "key", "ids", "store", "check"):

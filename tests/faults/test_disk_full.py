@@ -108,7 +108,8 @@ def test_the_exports(tmp_path: Path, mount: Callable[..., Path], runner: Runner)
         ballast.unlink()
     assert runner.run(config, tmp_path / "log") == 0, (tmp_path / "log.out").read_text()
     assert (
-        output_of(config)["parquet/manifest.json"]["sequences"] > before["parquet/manifest.json"]["sequences"]
+        output_of(config)["_parquet/manifest.json"]["sequences"]
+        > before["_parquet/manifest.json"]["sequences"]
     )
 
 

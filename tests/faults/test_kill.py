@@ -17,7 +17,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.curated import MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
@@ -155,7 +156,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
 def mixtures(config: Path) -> list[str]:
     """What is wrong with files that a manifest of the output, or of an export, names."""
     folders = [(config.parent / "curated", MANIFEST)]
-    folders += [(folder, EXPORT_MANIFEST) for folder in sorted((config.parent / "exports").glob("*"))]
+    folders += [(folder, EXPORT_MANIFEST) for folder in sorted((config.parent / "exports").glob("[!_]*"))]
     named = [(folder, read_manifest(folder, name)) for folder, name in folders]
     wrong = [damaged_file(folder, manifest["files"]) for folder, manifest in named if manifest]
     return [damage for damage in wrong if damage]
@@ -221,7 +222,7 @@ def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Sce
     ):
         assert any(what.startswith(part) for what in touched), part
     assert {"curated/curated_meta.json", "curated/curated.jsonl", "curated/curated-00000.jsonl"} <= touched
-    assert "exports/parquet/manifest.json" in touched
+    assert "exports/_parquet/manifest.json" in touched
     assert any(what.startswith("exports/megatron/train-") for what in touched), touched
 
 

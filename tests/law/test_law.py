@@ -383,8 +383,9 @@ class Law(RuleBasedStateMachine):
         for section, values in sections.items():
             base[section] = base.get(section, {}) | values
         order = base["order"]
-        if not order["traits"].keys() >= order.get("targets", {}).keys():
-            order["targets"] = {}  # those of a trait that is not balanced
+        follows = STRATEGIES[order.get("strategy", "balanced")].follows_targets
+        if not follows or not order["traits"].keys() >= order.get("targets", {}).keys():
+            order["targets"] = {}  # those that no strategy follows, or of a trait that is not balanced
         keep_what_goes_together(base["selection"])
         return Settings(**base)
 
@@ -582,7 +583,11 @@ class Law(RuleBasedStateMachine):
                     f"{name}/{path.name}": path.read_bytes()
                     for path in (self.folder / folder / name).iterdir()
                 }
-                assert files.pop(f"{name}/manifest.json")
+                files |= {
+                    f"_{name}/{path.name}": path.read_bytes()
+                    for path in (self.folder / folder / f"_{name}").iterdir()
+                }
+                assert files.pop(f"_{name}/manifest.json")
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
         incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
         pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)

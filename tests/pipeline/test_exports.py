@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import orjson
+import pandas as pd
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,11 +27,23 @@ from dagster_divorder.exports import rows as rows_module
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.readers.shards import rotate_shards
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import load_times
 from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.store.curated import Ledger, read_manifest
+from dagster_divorder.store.find import find_files
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    NEIGHBOUR,
+    export_manifest_file,
+    manifest_check,
+    read_whole,
+)
+from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
@@ -67,6 +83,10 @@ def inodes(settings: Settings) -> dict[str, tuple[int, int]]:
     return {
         str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in settings.exports.path.glob("*/*")
     }
+
+
+def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
+    return (batch["input_ids"].tolist() for batch in stream)
 
 
 def training(settings: Settings) -> list[list[int]]:
@@ -118,11 +138,11 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     run_all(make("parquet", "megatron", exports={"world_size": 2}), Silent())
     after = inodes(both)
     assert {path for path in before if before[path] == after.get(path)} == {
-        p for p in before if "/megatron/" in p
+        p for p in before if "/megatron/" in p or "/_megatron/" in p
     }
     run_all(both, Silent())
     run_all(make("parquet", "megatron", sequence={"length": 128, "batch": 8}), Silent())
-    assert orjson.loads((both.exports.path / "megatron/manifest.json").read_bytes())["batch"] == 8
+    assert orjson.loads((both.exports.path / "_megatron/manifest.json").read_bytes())["batch"] == 8
     run_all(both, Silent())
     before = inodes(both)
     # Another plan writes all of them anew, and nothing that another store would not write.
@@ -140,6 +160,112 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     assert files_of(fresh) == files_of(both)
 
 
+def test_other_tools_open_the_folder_of_an_export(make: Make) -> None:
+    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
+    run_all(settings, Silent())
+    folder = str(settings.exports.path / "parquet")
+    assert len(os.listdir(folder)) > 4
+    rows = manifest_of(settings, "parquet")["rows"]
+    assert len(pd.read_parquet(folder)) == pq.read_table(folder).num_rows == rows
+    assert len(pl.read_parquet(folder)) == pl.scan_parquet(f"{folder}/*").collect().height == rows
+    loaded = datasets.load_dataset("parquet", data_dir=folder, cache_dir=str(settings.store.path / "cache"))
+    # In the order of the files, which is the order of training.
+    ids = [row.tolist() for row in pd.read_parquet(folder)["input_ids"]]
+    assert loaded["train"]["input_ids"][:] == pl.read_parquet(folder)["input_ids"].to_list() == ids
+    assert ids == training(settings)
+
+
+def as_version_2(folder: Path) -> None:
+    """Lay an export as exports up to version 2 were: the manifest and the tokenizer among the files of rows."""
+    file = export_manifest_file(folder)
+    manifest = read_whole(file) or {}
+    for name in list(manifest["files"]):
+        if name.startswith(NEIGHBOUR):
+            (file.parent / name.removeprefix(NEIGHBOUR)).rename(folder / name.removeprefix(NEIGHBOUR))
+            manifest["files"][name.removeprefix(NEIGHBOUR)] = manifest["files"].pop(name)
+    manifest |= {"format_version": 2, "key": "0" * 32}
+    (folder / "manifest.json").write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
+    file.unlink()
+    file.parent.rmdir()
+
+
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "moved"])
+def test_an_export_of_version_2_opens_and_is_replaced_by_the_next_run(
+    ledger: bool, make: Make, tmp_path: Path
+) -> None:
+    settings = make("megatron", "mds", "text", sequence={"length": 64, "batch": 4})
+    run_all(settings, Silent())
+    mine = settings.exports.path / "mine.jsonl"
+    mine.write_bytes((tmp_path / "docs.jsonl").read_bytes())
+    whole, folder = files_of(settings), settings.exports.path / "megatron"
+    read = list(batches(SequenceStream(folder)))
+    beside = {"manifest.json", "tokenizer.json", "tokenizer_config.json"}
+    for pattern in ("", "/**/*.json*"):
+        assert find_files([f"{settings.exports.path}{pattern}"]).files == [mine]
+    for name in settings.exports.formats:
+        as_version_2(settings.exports.path / name)
+        assert beside < set(os.listdir(settings.exports.path / name))
+    store = LocalStore(settings.store.path)
+    for file in store.list("outputs"):
+        # What a store of that version noted, or has lost.
+        noted = read_pointer(store, file, Ledger)
+        if ledger and noted:
+            names = [name.removeprefix(NEIGHBOUR) for name in noted.files]
+            write_pointer(store, file, Ledger(noted.folder, names))
+        else:
+            (settings.store.path / file).unlink()
+    assert list(batches(SequenceStream(folder))) == read
+    assert "every file is as it was written" in verify(settings, folder, None)[1]
+    assert rotate_shards(folder, 0).files == list(folder.glob("*.bin"))
+    for pattern in ("", "/**/*.json*"):
+        assert find_files([f"{settings.exports.path}{pattern}"]).files == [mine]
+    run_all(settings, Silent())
+    assert files_of(settings) == whole
+
+
+def test_a_kill_while_an_export_of_version_2_is_replaced_leaves_no_mixture(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make("mds", sequence={"length": 64, "batch": 4})
+    run_all(settings, Silent())
+    whole, folder = files_of(settings), settings.exports.path / "mds"
+    as_version_2(folder)
+    replaced = {"index.json"}
+    (old,) = (path.name for path in folder.glob("*.mds"))
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        replace(source, target)
+        if target.name in replaced:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "replace", killed)
+        run_all(settings.model_copy(update={"seed": 1}), Silent())
+    assert (folder / old).is_file() and read_manifest(folder, EXPORT_MANIFEST) is None
+    with pytest.raises(InputError, match="copy both"):
+        verify(settings, folder, None)
+    run_all(settings, Silent())
+    assert files_of(settings) == whole
+
+
+def manifest_of(settings: Settings, name: str) -> dict[str, Any]:
+    return orjson.loads(export_manifest_file(settings.exports.path / name).read_bytes())
+
+
+def test_a_link_to_an_export_and_a_folder_without_its_neighbour(make: Make, tmp_path: Path) -> None:
+    settings = make("parquet", sequence={"length": 64, "batch": 4})
+    run_all(settings, Silent())
+    folder, link = settings.exports.path / "parquet", tmp_path / "current run"
+    link.symlink_to(folder)
+    assert list(batches(SequenceStream(link))) == list(batches(SequenceStream(folder)))
+    copied = Path(shutil.copytree(folder, tmp_path / "copy" / "parquet"))
+    with pytest.raises(InputError, match=r"copy its neighbour too"):
+        SequenceStream(copied)
+    shutil.copytree(settings.exports.path / "_parquet", tmp_path / "copy" / "_parquet")
+    assert list(batches(SequenceStream(copied))) == list(batches(SequenceStream(folder)))
+
+
 def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     settings = make("olmo", sequence={"length": 64, "batch": 4}, exports={"shard_bytes": 3000})
     run_all(settings, Silent())
@@ -155,17 +281,18 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     run_all(settings, Silent())
     assert files_of(settings) == whole
     assert run_checks(settings, stage="exports")["exports_are_whole"].passed
-    (settings.exports.path / "olmo/manifest.json").write_bytes(b"{}")
+    (settings.exports.path / "_olmo/manifest.json").write_bytes(b"{}")
     assert not any(finding.passed for finding in run_checks(settings, stage="exports").values())
-    with pytest.raises(InputError, match=r"holds no manifest\.json that is whole"):
+    with pytest.raises(InputError, match=r"no manifest\.json that is whole is in .*/_olmo; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
 
 
 @pytest.mark.parametrize(
-    "name", ["parquet/manifest.json", "mds/index.json", "litdata/chunk-0-0.bin", "megatron/megatron_cache.py"]
+    "name",
+    ["_parquet/manifest.json", "mds/index.json", "litdata/chunk-0-0.bin", "megatron/megatron_cache.py"],
 )
 def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
-    settings = make(name.split("/")[0])
+    settings = make(name.split("/")[0].lstrip("_"))
     mine = settings.exports.path / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -208,13 +335,13 @@ def test_every_format_says_what_it_is(make: Make) -> None:
     settings = make(*ALL, packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2})
     run_all(settings, Silent())
     for name in ALL:
-        manifest = orjson.loads((settings.exports.path / name / "manifest.json").read_bytes())
+        manifest = orjson.loads((settings.exports.path / f"_{name}" / "manifest.json").read_bytes())
         sequences = manifest["sequences"]
         assert manifest["rows"] == sequences * (2 if manifest["epochs_stored"] == "copies" else 1)
         assert manifest["tokenizer"]["end_of_text"] == 0
-        assert (settings.exports.path / name / "tokenizer.json").is_file()
-        assert manifest["files"].keys() | {"manifest.json"} == {
-            path.name for path in (settings.exports.path / name).iterdir()
+        assert (settings.exports.path / f"_{name}" / "tokenizer.json").is_file()
+        assert manifest["files"].keys() | {EXPORT_MANIFEST} == {
+            *folder_at(settings.exports.path / name).names()
         }
     found = run_checks(settings, stage="exports")["trainers_keep_the_order"]
     assert found.passed
@@ -340,9 +467,6 @@ def tokens_of(run: Run, record: int) -> list[int]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, workers: int) -> None:
-    def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
-        return (batch["input_ids"].tolist() for batch in stream)
-
     settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
     folder = settings.exports.path / "parquet"
     run_all(settings, Silent())
@@ -354,14 +478,14 @@ def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, 
     run_all(settings.model_copy(update={"seed": 1}), Silent())
     again = list(batches(SequenceStream(folder)))
     assert [*begun, *reading] == whole != again
-    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder), "manifest.json"}
+    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder)}
     state = stream.state_dict()
     with pytest.raises(InputError, match=f"the state is of the plan {state['plan']}, and"):
         SequenceStream(folder).load_state_dict(state)
 
 
 def stream_files(folder: Path) -> list[str]:
-    return list(orjson.loads((folder / "manifest.json").read_bytes())["files"])
+    return list(orjson.loads(export_manifest_file(folder).read_bytes())["files"])
 
 
 @pytest.fixture
@@ -382,7 +506,7 @@ def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make
         (checkpoint / file).write_bytes(orjson.dumps(content))
         run_all(settings, Silent())
         folder = settings.exports.path / "parquet"
-        manifests.append(orjson.loads((folder / "manifest.json").read_bytes()))
+        manifests.append(orjson.loads(export_manifest_file(folder).read_bytes()))
         expected = token_id(checkpoint, token)
         assert manifests[-1]["tokenizer"]["end_of_text"] == expected
         table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
@@ -432,7 +556,7 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Pa
     texts = [record["text"] for record in topic_records(12)]
     expected = Run(settings, LocalStore(settings.store.path)).column("token_counts", "ids")
     for name in ("parquet", "text"):
-        tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / name)
+        tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
 

@@ -31,6 +31,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.exports import TAG_DIGITS
 from dagster_divorder.store.arrays import unpack, unpack_table
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import export_manifest_file
 from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
 from tests.models.test_quality import save_classifier
@@ -126,16 +127,16 @@ def of_stage(run: Run, name: str) -> Any:
         files = {file: data for file, data in run.fit(name).items() if file != FITTED}
     elif name == "exports":
         files = {}
-        for folder in run.settings.exports.path.iterdir():
+        for folder in run.settings.exports.path.glob("[!_]*"):
             # Names of files carry a part of the key, which names folders of this run; litdata's as a number.
-            tag = orjson.loads((folder / "manifest.json").read_bytes())["key"][:TAG_DIGITS]
+            tag = orjson.loads(export_manifest_file(folder).read_bytes())["key"][:TAG_DIGITS]
             number = str(int(tag, 16))
-            for path in folder.iterdir():
+            for path in [*folder.iterdir(), *export_manifest_file(folder).parent.iterdir()]:
                 if path.name != "manifest.json":
                     data = path.read_bytes()
                     if path.name == "index.json":
                         data = data.replace(tag.encode(), b"TAG").replace(number.encode(), b"TAG")
-                    files[f"{folder.name}/{path.name.replace(tag, 'TAG').replace(number, 'TAG')}"] = data
+                    files[f"{path.parent.name}/{path.name.replace(tag, 'TAG').replace(number, 'TAG')}"] = data
     elif name == "curated_output":
         files = {
             path.name: path.read_bytes()

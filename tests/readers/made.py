@@ -15,7 +15,7 @@ import orjson
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
-from dagster_divorder.store.manifests import EXPORT_VERSION, manifest_check
+from dagster_divorder.store.manifests import EXPORT_VERSION, export_manifest_file, manifest_check
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from tests.exports.made import TAG, Folder, rows_of, runs_of
 
@@ -71,7 +71,9 @@ def write_export(
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    (path / "manifest.json").write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
+    file = export_manifest_file(path)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
 
 
 @contextmanager
@@ -79,6 +81,6 @@ def exported(name: str, corpus: dict[str, Any], **about: Any) -> Iterator[tuple[
     """The same in a folder of its own, for as long as the context lasts."""
     path = Path(mkdtemp())
     try:
-        yield path, write_export(path, name, corpus, **about)
+        yield path / name, write_export(path / name, name, corpus, **about)
     finally:
         shutil.rmtree(path)

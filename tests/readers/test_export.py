@@ -18,7 +18,7 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import parquet
 from dagster_divorder.readers import files
 from dagster_divorder.readers.export import Export, open_export
-from dagster_divorder.store.manifests import read_whole
+from dagster_divorder.store.manifests import export_manifest_file, read_whole
 from tests.conftest import examples
 from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
@@ -115,23 +115,25 @@ def test_every_file_that_is_altered_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no export: it has no manifest\.json"):
+    with pytest.raises(
+        InputError, match=r"is no export: there is no .*manifest\.json.*copy its neighbour too"
+    ):
         open_export(tmp_path)
     write_export(tmp_path, "parquet", {"lengths": [20]})
-    manifest = read_whole(tmp_path / "manifest.json")
+    manifest = read_whole(export_manifest_file(tmp_path))
     assert manifest is not None
     write_manifest(tmp_path, manifest | {"format": "mds"})
     with pytest.raises(InputError, match=r"of the format mds, .* this reader reads parquet, olmo, megatron"):
         open_export(tmp_path)
-    write_manifest(tmp_path, manifest | {"format_version": 3})
-    with pytest.raises(InputError, match="is of version 3 of the exports; this reader reads 1 and 2"):
+    write_manifest(tmp_path, manifest | {"format_version": 4})
+    with pytest.raises(InputError, match="is of version 4 of the exports; this reader reads 1 to 3"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):
         open_export(tmp_path)
     edited = copy.deepcopy(manifest) | {"plan": "4567", "check": "00"}
     for data in (orjson.dumps(edited), b"{", b"[]", b"null"):
-        (tmp_path / "manifest.json").write_bytes(data)
+        (export_manifest_file(tmp_path)).write_bytes(data)
         with pytest.raises(StoreError, match=r"manifest\.json is not what was written"):
             open_export(tmp_path)
 
@@ -150,9 +152,9 @@ def test_what_is_read_is_never_the_file_itself(tmp_path: Path) -> None:
 
 def rewritten(path: Path, name: str, plan: str, **corpus: Any) -> None:
     """Export another plan into the folder, as a run does: files under new names, the manifest, no old file any more."""
-    before = (read_whole(path / "manifest.json") or {})["files"]
+    before = (read_whole(export_manifest_file(path)) or {})["files"]
     write_export(path, name, {"lengths": [20] * 9, **corpus}, tag=plan * 2, plan=plan, shard_bytes=40)
-    for file in before.keys() - (read_whole(path / "manifest.json") or {})["files"].keys():
+    for file in before.keys() - (read_whole(export_manifest_file(path)) or {})["files"].keys():
         (path / file).unlink()
 
 
@@ -185,7 +187,7 @@ def test_a_file_that_was_not_open_yet_when_it_was_replaced_ends_the_reading(
 @pytest.mark.parametrize("name", NAMES)
 def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
     write_export(tmp_path, name, {"lengths": [8] * 20, "end_of_text": False}, shard_bytes=64)
-    manifest = read_whole(tmp_path / "manifest.json") or {}
+    manifest = read_whole(export_manifest_file(tmp_path)) or {}
     sizes: dict[int, list[str]] = {}
     for file, entry in manifest["files"].items():
         if file.endswith((".parquet", ".npy", ".bin")) and file.startswith("train-"):
@@ -206,7 +208,7 @@ def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
 
 def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [20]})
-    manifest = read_whole(tmp_path / "manifest.json") or {}
+    manifest = read_whole(export_manifest_file(tmp_path)) or {}
     write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
     with pytest.raises(StoreError, match="is being written anew, or a run that wrote it was broken off"):
         open_export(tmp_path)
@@ -216,7 +218,7 @@ def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
 def test_exports_of_version_1_still_open(name: str, tmp_path: Path) -> None:
     """Their names had no tag, and their manifests neither `prefix` nor `head`."""
     stream = write_export(tmp_path, name, {"lengths": [20] * 9, "epochs": 2}, shard_bytes=40)
-    manifest = read_whole(tmp_path / "manifest.json") or {}
+    manifest = read_whole(export_manifest_file(tmp_path)) or {}
     old = {}
     for file, entry in manifest["files"].items():
         before = file.replace(f"-{TAG}", "").replace(f".{TAG}", "")

@@ -13,7 +13,9 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
+from dagster_divorder.settings.places import Url
 from dagster_divorder.store import sources
+from dagster_divorder.store.manifests import NEIGHBOUR, neighbour
 from dagster_divorder.store.sources import bucket
 
 
@@ -31,10 +33,13 @@ def put(url: str, data: bytes) -> None:
 
 
 def objects(url: str) -> dict[str, bytes]:
-    """Content of all objects below a URL, by the rest of their keys."""
-    store, key = bucket(url)
-    found = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
-    return {path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in found}
+    """Content of all objects below a URL, by the rest of their keys, and below its neighbour, as `_/...`."""
+    found = {}
+    for place, prefix in ((url, ""), (neighbour(Url(url)), NEIGHBOUR)):
+        store, key = bucket(place)
+        for path in [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]:
+            found[prefix + path.removeprefix(f"{key}/")] = bytes(obstore.get(store, path).bytes())
+    return found
 
 
 class Served:

@@ -19,7 +19,6 @@ from dagster_divorder.store import folders
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.curated import (
     BESIDE,
-    EXPORT_MANIFEST,
     OutputFolder,
     damaged_file,
     is_whole,
@@ -33,6 +32,7 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from tests.store.remote import memory, objects, put
 
 __all__ = ["memory"]
@@ -53,10 +53,12 @@ def publish(store: LocalStore, files: dict[str, bytes], place: Any = PLACE) -> d
 
 
 def test_an_output_is_the_same_objects_as_files(memory: Any, store: LocalStore, tmp_path: Path) -> None:
-    files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "tokenizer.json": b"{}"}
+    files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "_/tokenizer.json": b"{}"}
     there, here = publish(store, files), publish(store, files, tmp_path / "out")
     assert there == here
-    assert objects(PLACE) == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    folder = folder_at(tmp_path / "out")
+    assert objects(PLACE) == {name: folder.read(name) for name in folder.names()}
+    assert [path.name for path in (tmp_path / "_out").iterdir()] == ["tokenizer.json", "manifest.json"]
     assert (read_manifest(PLACE, EXPORT_MANIFEST) or {}) == here
     assert is_whole(PLACE, there["files"]) and damaged_file(PLACE, there["files"]) is None
     publish(store, {"train-1.bin": b"other"})
@@ -186,7 +188,7 @@ def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest
     here: bool, memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place: Any = tmp_path / "out" if here else PLACE
-    old = publish(store, {"train-a.bin": b"old", "tokenizer.json": b"{}"}, place)
+    old = publish(store, {"train-a.bin": b"old", "_/tokenizer.json": b"{}"}, place)
     folder = type(folder_at(place))
     publishing = folder.publish
 
@@ -198,10 +200,10 @@ def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(folder, "publish", killed)
-        publish(store, {"train-b.bin": b"new", "tokenizer.json": b"{}"}, place)
+        publish(store, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"}, place)
     assert read_manifest(place, EXPORT_MANIFEST) == old and damaged_file(place, old["files"]) is None
-    publish(store, {"train-b.bin": b"new", "tokenizer.json": b"{}"}, place)
-    assert sorted(folder_at(place).names()) == [EXPORT_MANIFEST, "tokenizer.json", "train-b.bin"]
+    publish(store, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"}, place)
+    assert sorted(folder_at(place).names()) == [EXPORT_MANIFEST, "_/tokenizer.json", "train-b.bin"]
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["folder", "objects"])

@@ -17,7 +17,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store.curated import (
     BESIDE,
-    EXPORT_MANIFEST,
     OutputFolder,
     damaged_file,
     is_whole,
@@ -27,6 +26,7 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from tests.store.fake_hub import Hub, hub
 
 __all__ = ["hub"]
@@ -94,12 +94,12 @@ def test_an_output_is_one_commit(hub: Hub, store: LocalStore) -> None:
     place = Url(f"{hub.url}/exports/parquet")
     output = OutputFolder(store, place, manifest=EXPORT_MANIFEST)
     manifest = publish(
-        output, {"train-0.parquet": b"one" * 100, "train-1.parquet": b"two", "tokenizer.json": b"{}"}
+        output, {"train-0.parquet": b"one" * 100, "train-1.parquet": b"two", "_/tokenizer.json": b"{}"}
     )
     (received,) = hub.received
     assert sorted(received) == [
-        ("file", "exports/parquet/manifest.json"),
-        ("file", "exports/parquet/tokenizer.json"),
+        ("file", "exports/_parquet/manifest.json"),
+        ("file", "exports/_parquet/tokenizer.json"),
         ("lfsFile", "exports/parquet/train-0.parquet"),
         ("lfsFile", "exports/parquet/train-1.parquet"),
     ]
@@ -109,20 +109,22 @@ def test_an_output_is_one_commit(hub: Hub, store: LocalStore) -> None:
     # What only the old output had goes in the commit of the new one.
     publish(OutputFolder(store, place, manifest=EXPORT_MANIFEST), {"train-0.parquet": b"three"})
     assert len(hub.received) == 2
-    assert sorted(hub.files) == ["exports/parquet/manifest.json", "exports/parquet/train-0.parquet"]
+    assert sorted(hub.files) == ["exports/_parquet/manifest.json", "exports/parquet/train-0.parquet"]
 
 
 def test_a_commit_of_somebody_else_in_between_is_an_error_and_the_next_run_goes_on(
     hub: Hub, store: LocalStore
 ) -> None:
-    output = OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST)
+    output = OutputFolder(store, Url(f"{hub.url}/parquet"), manifest=EXPORT_MANIFEST)
     with pytest.raises(StoreError, match=r"somebody else has committed to the dataset.*run again"), output:
         output.stage("train-0.bin", lambda file: file.write(b"mine"))
         hub.commits.append({"theirs.txt": b"theirs"})
         output.commit({"key": "0" * 32})
     assert hub.files == {"theirs.txt": b"theirs"}
-    publish(OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"})
-    assert sorted(hub.files) == ["manifest.json", "theirs.txt", "train-0.bin"]
+    publish(
+        OutputFolder(store, Url(f"{hub.url}/parquet"), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"}
+    )
+    assert sorted(hub.files) == ["_parquet/manifest.json", "parquet/train-0.bin", "theirs.txt"]
 
 
 def test_what_lies_beside_an_output_comes_and_goes_with_commits_of_its_own(
@@ -137,14 +139,16 @@ def test_what_lies_beside_an_output_comes_and_goes_with_commits_of_its_own(
         output.stage("train-0.bin", lambda file: file.write(b"x"))
         assert output.remove_beside() == [BESIDE[0]]
         output.commit({"key": "0" * 32})
-    assert len(hub.received) == 2 and sorted(hub.files) == ["manifest.json", "train-0.bin"]
+    assert len(hub.received) == 2 and sorted(hub.files) == ["_/manifest.json", "train-0.bin"]
     write_beside(store, place, {BESIDE[0]: b"page"})
     assert remove_beside(store) == [BESIDE[0]]
-    assert sorted(hub.files) == ["manifest.json", "train-0.bin"]
+    assert sorted(hub.files) == ["_/manifest.json", "train-0.bin"]
 
 
 def test_a_strangers_file_is_not_overwritten(hub: Hub, store: LocalStore) -> None:
-    hub.commits.append({"train-0.bin": b"theirs"})
+    hub.commits.append({"parquet/train-0.bin": b"theirs"})
     with pytest.raises(InputError, match=r"train-0\.bin is there and was not written by this store"):
-        publish(OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"})
+        publish(
+            OutputFolder(store, Url(f"{hub.url}/parquet"), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"}
+        )
     assert hub.received == []

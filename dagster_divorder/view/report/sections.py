@@ -18,6 +18,7 @@ from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
+from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
 BAR_ROWS = 96
@@ -567,17 +568,26 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
         }
         for row in rows
     ]
+    drawing = chart(
+        "trade-off",
+        [Panel("batches against sequences", partial(charts.trade_off, rows=rows))]
+        if all(row["batch TV, clusters"] for row in rows)
+        else [],
+        " ".join(conclusions(rows)),
+        "Each dot is a pair of strategies; up is further from the mix, right is more topics in a sequence",
+    )
     marked = [at for at, row in enumerate(rows) if (row["documents"], row["sequences"]) == ours]
     return Section(
         "strategies",
         "Strategies on this corpus",
-        "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
+        f"{' '.join(conclusions(rows))} "
+        "Every pair of a document and a sequence strategy, held against the corpus's own mix. More clusters "
         "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
         "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
         "change to match the corpus. Features that drift are farther from the whole along the order than in "
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
-        [table("Strategies compared; this output’s pair is marked", shown, marked)],
+        [drawing, table("Strategies compared; this output’s pair is marked", shown, marked)],
     )
 
 
