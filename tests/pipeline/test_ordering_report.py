@@ -21,7 +21,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.view.words import MEASURES, corpus_name, output_label
+from dagster_divorder.view.words import MEASURES, corpus_name, number, output_label, percent
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -161,6 +161,13 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
             assert MEASURES[name].show(value) in text, (order, name)
             (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].name)]
             assert MEASURES[name].show(value) in line.split(), (order, name)
+    ours = manifest["diversity"]["sequences"]
+    off, tokens = ours["prefix"]["mean"], ours["tokens"]
+    assert f"tokens off the mix, on average: {percent(off / tokens)} of all {tokens:,}" in text
+    assert (
+        f"stray {MEASURES['mean prefix deviation, tokens'].show(off)} tokens on average, {percent(off / tokens)} of all {tokens:,}"
+        in text
+    )
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
     assert output_label(manifest) in text and output_label(manifest) in head
     assert corpus_name(manifest["input"]["files"]) == f"{corpus.name}/docs"
