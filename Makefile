@@ -11,7 +11,9 @@ CONFIG ?= data/demo.toml
 
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
+PIP := env PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
+# Says what a part of an installation does, and how long it takes.
+PART := .ci/part
 # What kernels are compiled with: all that this package needs but its largest packages.
 COMPILED_WITH := $(shell sed -n '/^dependencies/,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml | grep -vE '^(torch|transformers|dagster|backports)')
 # One folder of packages a trainer: first in PYTHONPATH, they hide what .venv has of them in other versions.
@@ -32,25 +34,26 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11 or does not start: name a newer one with PYTHON=..." >&2; exit 1; }
-	@echo "Installing into .venv: a minute or two, some 2 GB ..."
-	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv: some 2 GB in seven parts, one minute to five"
+	@test -x $(BIN)/pip || $(PART) "1 an environment of $(PYTHON)" $(PYTHON) -m venv .venv
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions.
-	@$(PIP) -c constraints.txt --upgrade pip
-	@$(PIP) -c constraints.txt $(COMPILED_WITH)
+	@$(PART) "2 pip" $(PIP) -c constraints.txt --upgrade pip
+	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt $(COMPILED_WITH)
 	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
-	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
-		$(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
-		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && wait $$map && wait $$kernels
+	@$(PART) "4 compiling the cluster map, meanwhile" \
+		$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
+		$(PART) "5 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
+		$(PART) "6 torch, the largest" $(PIP) -c constraints.txt torch && \
+		$(PART) "7 Dagster and the rest" $(PIP) -c constraints.txt -e '.[films]' && wait $$map && wait $$kernels
 	@touch $@
+	@echo "Installed: make lists the verbs"
 
 .venv/.dev: .venv/.installed
-	@echo "Installing what tests and checks need ..."
-	@$(PIP) -c constraints.txt -e '.[dev,films]'
+	@$(PART) "what tests and checks need" $(PIP) -c constraints.txt -e '.[dev,films]'
 	@touch $@
 
 .venv/.trainers: .venv/.installed
-	@echo "Installing the trainers whose readers the tests use ..."
-	@$(PIP) -c constraints.txt -e '.[dev,films,trainers]'
+	@$(PART) "the trainers whose readers the tests use" $(PIP) -c constraints.txt -e '.[dev,films,trainers]'
 	@touch $@
 
 sample: install ## build the sample corpus, data/sample/docs.jsonl (there already: instant)
@@ -73,8 +76,7 @@ test-long: .venv/.trainers ## run all tests with ten times as many examples of h
 	@$(PYTEST) 'not cluster' --hypothesis-profile long
 
 .venv/.cluster: .venv/.installed
-	@echo "Installing Ray and an object store ..."
-	@$(PIP) -c constraints.txt -e '.[dev,films,cluster]'
+	@$(PART) "Ray and an object store" $(PIP) -c constraints.txt -e '.[dev,films,cluster]'
 	@touch $@
 
 test-cluster: .venv/.cluster ## test object storage and Ray, both started here: some minutes on two cores
@@ -83,9 +85,8 @@ test-cluster: .venv/.cluster ## test object storage and Ray, both started here: 
 trainers: $(INSTALLED) ## install what olmo-core, torchtitan, streaming and litdata need beside .venv (125 MB)
 
 $(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
-	@echo "Installing $* into $(@D) ..."
 	@rm -rf $(@D)
-	@$(PIP) --no-deps --target $(@D) -r $<
+	@$(PART) "$* into $(@D)" $(PIP) --no-deps --target $(@D) -r $<
 	@touch $@
 
 test-trainers: trainers ## test exports with these trainers' own samplers and writers: a minute or two on two cores

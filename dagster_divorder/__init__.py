@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.grid import grid_shuffle
     from dagster_divorder.models.validation import loss_by_source
@@ -26,6 +27,7 @@ _WHERE = {
     "balance": "dagster_divorder.streams",
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
+    "estimate": "dagster_divorder.estimates",
     "fit_topics": "dagster_divorder.streams.topics",
     "grid_shuffle": "dagster_divorder.grid",
     "load_results": "dagster_divorder.results",
@@ -47,6 +49,7 @@ __all__ = [
     "balance",
     "compare",
     "cut",
+    "estimate",
     "fit_topics",
     "grid_shuffle",
     "load_results",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,9 @@ def where(
     packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
     steps, sequences = _rising("steps", steps), _rising("sequences", sequences)
     if not (steps or sequences or ids):
-        raise InputError("nothing is asked for; give steps, sequences or ids")
+        raise InputError(
+            "nothing is asked for; give steps (--step 1200..1210), sequences (--sequence 7) or documents (--id NAME)"
+        )
     positions = _positions(order.size, batch, steps, sequences)
     stream = load_stream(run)
     records = stream.items(find_records(run, ids)) if ids else None
@@ -91,6 +94,70 @@ def where(
     )
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Documents that are cut out of the rest of a training. settings: plan it without them. step: from which on. ids:
+    of all documents that are cut. tokens, rest: what would still be read of them, and of all documents."""
+
+    settings: Settings
+    step: int
+    ids: tuple[str, ...]
+    tokens: int
+    rest: int
+
+
+def plan_cut(
+    settings: Settings,
+    *,
+    steps: Iterable[int] = (),
+    ids: Collection[str] = (),
+    resume_at: int | None = None,
+) -> Cut:
+    """Cut documents out of what is still to be read: those of `ids`, and all that some steps read. What a trainer has
+    consumed up to step `resume_at` (by default the first of the steps) stays.
+
+    Raises:
+        InputError: as `where`; nothing says where training goes on, or it is no step of the plan; no document is named.
+    """
+    run, batch, steps = _open(settings), settings.sequence.batch, _rising("steps", steps)
+    if not (steps or ids):
+        raise InputError(
+            "no document is named; give steps that read them (--step 1200..1210), or their ids (--id)"
+        )
+    resume_at = steps[0] if resume_at is None and steps else resume_at
+    if resume_at is None:
+        raise InputError(
+            "nothing says where training goes on; give the step of the checkpoint, counted from 0 (--resume-at)"
+        )
+    packed, order = load_packed(run), load_sequence_order(run).reshape(-1)
+    positions = _positions(order.size, batch, steps, ())
+    if not 0 <= resume_at <= order.size // batch:
+        raise InputError(
+            f"resume_at is {resume_at:,}; the plan has {order.size // batch:,} whole steps, and a checkpoint is behind "
+            "none or some of them"
+        )
+    stream = load_stream(run)
+    runs, _ = runs_in_order(packed.indptr, order[positions])
+    records = np.union1d(stream.record(packed.document[runs]), find_records(run, ids))
+    if len(records) > MAX_IDS:
+        raise InputError(
+            f"{len(records):,} documents are to be cut; expected at most {MAX_IDS:,}: name fewer steps, or take the "
+            "documents out of the input"
+        )
+    names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
+    rest, _ = runs_in_order(packed.indptr, order[resume_at * batch :])
+    gone = rest[np.isin(stream.record(packed.document[rest]), records)]
+    frozen = resume_at * batch * settings.sequence.length
+    new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
+    return Cut(
+        settings=settings.model_copy(update={"order": new}),
+        step=resume_at,
+        ids=names,
+        tokens=int(packed.length[gone].sum()),
+        rest=int(packed.length[rest].sum()),
+    )
+
+
 def cut(
     settings: Settings,
     *,
@@ -98,36 +165,8 @@ def cut(
     ids: Collection[str] = (),
     resume_at: int | None = None,
 ) -> Settings:
-    """Settings under which what is still to be read is planned without some documents: those of `ids`, and all that
-    some steps read. What a trainer has consumed up to step `resume_at` (by default the first of the steps) stays.
-
-    Raises:
-        InputError: as `where`; nothing says where training goes on, or it is no step of the plan; no document is named.
-    """
-    run, batch, steps = _open(settings), settings.sequence.batch, _rising("steps", steps)
-    resume_at = steps[0] if resume_at is None and steps else resume_at
-    if resume_at is None:
-        raise InputError(
-            "nothing says where training goes on; give the step of the checkpoint, counted from 0, as resume_at"
-        )
-    packed, order = load_packed(run), load_sequence_order(run)
-    positions = _positions(order.size, batch, steps, ())
-    if not 0 <= resume_at <= order.size // batch:
-        raise InputError(
-            f"resume_at is {resume_at:,}; the plan has {order.size // batch:,} whole steps, and a checkpoint is behind "
-            "none or some of them"
-        )
-    runs, _ = runs_in_order(packed.indptr, order.reshape(-1)[positions])
-    records = np.union1d(load_stream(run).record(packed.document[runs]), find_records(run, ids))
-    if not 0 < len(records) <= MAX_IDS:
-        raise InputError(
-            f"{len(records):,} documents are to be cut; expected 1 to {MAX_IDS:,}: name steps or ids, or take the "
-            "documents out of the input"
-        )
-    names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
-    frozen = resume_at * batch * settings.sequence.length
-    new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
-    return settings.model_copy(update={"order": new})
+    """The settings of `plan_cut`, which see."""
+    return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at).settings
 
 
 def _open(settings: Settings) -> Run:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -28,6 +28,8 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.measures import measures as in_their_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +40,35 @@ class Results:
     """Results of the last run on a store; each part is read when it is asked for."""
 
     store: Store
+
+    def __repr__(self) -> str:
+        return str(self._parts)
+
+    def _repr_html_(self) -> str:
+        return self._parts._repr_html_()
+
+    @property
+    def _parts(self) -> TextTable:
+        """What can be asked for, and what of it there is."""
+        stages = {
+            "documents": "greedy_order",
+            "sequences": "sequence_order",
+            "metrics": "diversity_metrics",
+            "measures": "diversity_metrics",
+            "embeddings": "clusters",
+            "base_model": "base_model",
+            "gradients": "gradient_embeddings",
+            "selection": "subset_selection",
+            "near_duplicates": "near_duplicates",
+            "evidence": "training_evidence",
+        }
+        rows = []
+        for name, stage in stages.items():
+            receipt = load_receipt(self.store, stage)
+            documents = receipt.figures.get("documents") if receipt else None
+            said = "not made" if receipt is None else f"{documents:,} documents" if documents else "there"
+            rows.append({"part": name, "of the last run": said, "made by": stage})
+        return TextTable(rows, f"Results of {self.store.place}")
 
     @property
     def documents(self) -> pd.DataFrame:
@@ -145,9 +176,33 @@ class Results:
         return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 
     @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Measures of document and sequence orders by name (see `core.metrics.Diversity`)."""
-        return orjson.loads(self._read("diversity_metrics", "metrics"))
+    def metrics(self) -> pd.DataFrame:
+        """The measures that people read first, a row each.
+
+        Columns: `measure`, `unit`, `better` ("more" or "less"), then the value in each order, float64, NaN where it
+        cannot be told: `sequences` (training sequences in order), `sequences_random` (shuffled), `curated` (documents
+        in order), `random` (shuffled), `original` (the input's order); last `about`, a line on the measure.
+        """
+        import pandas as pd
+
+        orders = {row["order"]: row for row in self._receipt("diversity_metrics").figures["summary"]}
+        rows = [
+            {
+                "measure": measure.name,
+                "unit": measure.shown_unit,
+                "better": measure.better,
+                **{order: measure.in_unit(row[name]) for order, row in reversed(orders.items())},
+                "about": measure.about,
+            }
+            for name, measure in in_their_order(next(iter(orders.values()))).items()
+        ]
+        return pd.DataFrame(rows).astype(dict.fromkeys(orders, "float64"))
+
+    @property
+    def measures(self) -> pd.DataFrame:
+        """Every measure, a row each: `trait`, `window`, `measure` (see `core.metrics`), then its value in each order,
+        as in `metrics`, in shares and tokens; NaN where an order has none."""
+        return self._table("diversity_metrics", "table")
 
     @property
     def selection(self) -> pd.DataFrame:

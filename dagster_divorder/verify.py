@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from dagster_divorder.core.metrics import measure_packed
 from dagster_divorder.core.metrics.stationarity import Stationarity, stationarity
 from dagster_divorder.core.metrics.tables import drift_columns, summary_row
 from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -26,15 +27,13 @@ from dagster_divorder.store.curated import damaged_file, read_manifest
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
-from dagster_divorder.view.words import side_by_side
+from dagster_divorder.view.answer import Answer, Part, TextTable
+from dagster_divorder.view.measures import side_by_side
 
 
-def verify(
-    settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None
-) -> tuple[bool, str]:
-    """(whether the trainer, or some trainer, can read every global batch of an export, or of any export of the plan
-    where no folder is named, a page of text) on one trainer in full, or a line on each that reads it. asked: see
-    `Shape.reading`.
+def verify(settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None) -> Answer:
+    """What one trainer in full, or each that can, reads of an export, or of any export of the plan where no folder is
+    named; passed where it, or some trainer, can read every global batch. asked: see `Shape.reading`.
 
     Raises:
         InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
@@ -67,13 +66,27 @@ def verify(
     found = {of.name: replay(shapes[of.name], of, **asked) for of in readers}
     reading = next(iter(found.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
-    lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
-    if chosen:
-        lines += _in_full(run, found[chosen.name], other)
-    else:
-        lines += _table(found)
-    ways = [of.best if folder is None else of.here for of in found.values()]
-    return any(way.kept.in_order for way in ways), "\n".join(lines)
+    parts: list[Part] = [
+        head,
+        ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers),
+        "",
+    ]
+    parts += _in_full(run, found[chosen.name], other) if chosen else _table(found)
+    ways = {name: of.best if folder is None else of.here for name, of in found.items()}
+    trainers = [
+        {
+            "trainer": name,
+            "keeps_order": ways[name].kept.in_order,
+            "by_default": of.default.kept.text,
+            "at_best": of.best.kept.text,
+            "formats": of.trainer.formats,
+            "needs": of.best.needs,
+            "lines": of.lines,
+        }
+        for name, of in found.items()
+    ]
+    data = {"reads": head, **{name: getattr(reading, name) for name in numbers}, "trainers": trainers}
+    return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
 
 
 def load_export(folder: Place) -> dict[str, Any]:
@@ -89,7 +102,10 @@ def load_export(folder: Place) -> dict[str, Any]:
             "folder of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, "
             "or run with exports.formats set"
         )
-    if damage := damaged_file(folder, manifest["files"]):
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    with STANDARD_ERROR("reading files", size, "bytes") as advance:
+        damage = damaged_file(folder, manifest["files"], advance)
+    if damage:
         raise InputError(
             f"{damage}; delete {file_at(folder, EXPORT_MANIFEST)} and run again, which writes this export anew"
         )
@@ -114,31 +130,27 @@ def _other_plan(run: Run, plan: str) -> str:
     )
 
 
-def _table(found: Mapping[str, Replay]) -> list[str]:
+def _table(found: Mapping[str, Replay]) -> list[Part]:
     rows = [
-        ("trainer", "by default", "at its best", "reads", "is at its best with"),
-        *(
-            (name, of.default.kept.text, of.best.kept.text, " ".join(of.trainer.formats), of.best.needs)
-            for name, of in found.items()
-        ),
+        {
+            "trainer": name,
+            "by default": of.default.kept.text,
+            "at its best": of.best.kept.text,
+            "reads": " ".join(of.trainer.formats),
+            "is at its best with": of.best.needs,
+        }
+        for name, of in found.items()
     ]
     about = (
         "`--trainer NAME` has its lines, and what is lost without them; exports.* are for divorder.toml, and the next "
         "run lays the rows by them."
     )
-    return [*_aligned(rows), "", about]
+    return [TextTable(rows), "", about]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
-def _in_full(run: Run, found: Replay, other: str) -> list[str]:
+def _in_full(run: Run, found: Replay, other: str) -> list[Part]:
     trainer, best = found.trainer, found.best
-    lines = [
+    lines: list[Part] = [
         trainer.title,
         "",
         _sentence(found),
@@ -193,7 +205,7 @@ def _some(positions: np.ndarray) -> str:
     return f"sequences {shown}{', ...' if len(positions) > 3 else ''}"
 
 
-def _measures(run: Run, found: Replay) -> list[str]:
+def _measures(run: Run, found: Replay) -> list[Part]:
     """The measures of what is really read, beside the plan's, and what drifts along it."""
     order = load_sequence_order(run)
     rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]
@@ -208,9 +220,7 @@ def _measures(run: Run, found: Replay) -> list[str]:
             figures, drift = measure_order(run, sequences)
             rows.append(_measured(name, figures, drift))
             claims.append((name, drift.claim()))
-    table = side_by_side(rows[::-1])
-    shown = _aligned([list(table[0]), *(list(row.values()) for row in table)])
-    return [*shown, "", *(f"{name}: {claim}" for name, claim in claims), ""]
+    return [TextTable(side_by_side(rows[::-1])), "", *(f"{name}: {claim}" for name, claim in claims), ""]
 
 
 def _measured(name: str, figures: Mapping[str, Any], drift: Stationarity) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,7 +22,10 @@ from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.trainers import TRAINERS
 from tests.conftest import topic_records, write_jsonl
+
+SMALL = {"DIVORDER_MODEL__VOCAB_SIZE": "512", "DIVORDER_MODEL__DIM": "16", "DIVORDER_CLUSTERS__K": "4"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +53,8 @@ def test_a_folder_becomes_settings_that_run_twice(
     said = capsys.readouterr().out
     assert "wrote divorder.toml" in said
     assert str(tmp_path / "divorder/curated") in said
-    for section, key, value in (
-        ("MODEL", "VOCAB_SIZE", "512"),
-        ("MODEL", "DIM", "16"),
-        ("CLUSTERS", "K", "4"),
-    ):
-        monkeypatch.setenv(f"DIVORDER_{section}__{key}", value)
+    for key, value in SMALL.items():
+        monkeypatch.setenv(key, value)
     assert main(["run"]) == 0
     assert "80 records" in capsys.readouterr().out
     assert main(["run"]) == 0
@@ -178,7 +179,7 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
     [
         (
             [{"a": 1, "b": [2]}] * 3,
-            "no field holds text in most of the first 3 records; the fields are 'a' (number), 'b' (a list",
+            "no field holds text in most of the first 3 records; the fields are 'a' (whole number), 'b' (list)",
         ),
         ([], "holds no record that can be read"),
     ],
@@ -301,8 +302,8 @@ def test_chats_beside_texts_are_refused_by_path_and_each_text_field_has_its_reas
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
     assert "the text is in 'text' and 'abstract'," in said
-    assert "\n'text' is taken as it is named as texts often are: text, 80 characters on average." in said
-    assert "\n'abstract' is taken as it is the longest: text, 134 characters on average." in said
+    assert "\ntext: 'text', named as texts often are: text, 80 characters on average\n" in said
+    assert "\ntext: 'abstract', the longest: text, 134 characters on average\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
     assert 'text_field = "abstract"  # the longest: text, 134 characters on average' in written
 
@@ -334,7 +335,7 @@ def test_init_stops_where_it_cannot_tell_the_text(
     write_records(tmp_path / "docs.jsonl", record)
     assert main(["init", "docs.jsonl"]) == 1
     assert said in (error := capsys.readouterr().err)
-    assert "name it by hand in divorder.toml" in error
+    assert "name it with --text-field" in error
 
 
 def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
@@ -343,7 +344,7 @@ def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
     write_records(tmp_path / "docs.jsonl", {"title": "t{n}", "abstract": "words {n} " * 30})
     assert initialised("docs.jsonl").input.text_field == "abstract"
     said = capsys.readouterr().out
-    assert "as it is the longest: text, 265 characters on average" in said
+    assert "text: 'abstract', the longest: text, 265 characters on average\n" in said
     assert "distinct texts" not in said
     Path("divorder.toml").unlink()
     write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
@@ -395,3 +396,278 @@ def test_errors_and_log_lines_are_escaped_and_other_writing_is_not() -> None:
     assert [str(InputError("a\x1b\r")), *lines] == ["a\\u001b\\u000d", "a\\u009bb"]
     shown = "tab\tline\nעברית e\u0301 \U0001f469\u200d\U0001f680 字"
     assert str(InputError(shown)) == shown
+
+
+# The export of a trainer ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainers") / "store"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_export_of_a_trainer_keeps_every_batch(
+    name: str,
+    shared_store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(60))
+    for key, value in SMALL.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("DIVORDER_STORE__PATH", str(shared_store))
+    numbers = ["--world-size", "2", "--micro-batch", "2", "--workers", "2"]
+    assert main(["init", "docs.jsonl", "--trainer", name, *numbers, "--sequence-length", "16"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    export = tmp_path / "divorder/exports" / TRAINERS[name].formats[0]
+    assert f"  divorder verify {export} --trainer {name} {' '.join(numbers)}    # then: its lines" in lines
+    assert main(["run"]) == 0
+    capsys.readouterr()
+    for asked in (numbers, []):
+        assert main(["--json", "verify", str(export), "--trainer", name, *asked]) == 0
+        (trainer,) = orjson.loads(capsys.readouterr().out)["trainers"]
+        kept, planned = re.findall(r"\d+", trainer["at_best"])
+        assert trainer["keeps_order"] and kept == planned and int(planned) > 3
+        # Nothing of the settings has to be another.
+        assert "exports." not in trainer["needs"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--trainer torchtitn", "did you mean 'torchtitan'?"),
+        ("--trainer torchtitan", "say how many with --world-size N"),
+        (
+            "--trainer trl --world-size 3 --batch 8",
+            "A batch of 8 sequences is not a whole number of steps of 3 ranks",
+        ),
+        (
+            "--trainer litdata --world-size 2 --workers 3 --batch 8",
+            "litdata loses the order of batches of 8 sequences",
+        ),
+        ("--trainer litdata --world-size 1048577", "exports.world_size = 1048577"),
+        ("--trainer trl --world-size 0", "world_size is 0, expected 1 or more"),
+        ("--world-size 4", "--world-size 4 is of a trainer"),
+        ("--batch 0", "sequence.batch = 0"),
+        ("--sequence-length 0", "sequence.length = 0"),
+        ("--text-field txt", "there is no field 'txt'; did you mean 'text'?"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_written(
+    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    assert main(["init", "docs.jsonl", *options.split()]) == 1
+    assert said in capsys.readouterr().err
+    assert os.listdir() == ["docs.jsonl"]
+
+
+# What is told of the records -----------------------------------------------------------------------------------------
+
+GOOD = [{"id": n, "text": f"words number {n} about tides and bread"} for n in range(60)]
+LINES = [orjson.dumps(record) for record in GOOD]
+
+
+def written(name: str, folder: Path) -> Path:
+    """A corpus with records that cannot be used, by what is wrong with them."""
+    path = folder / (
+        "docs.parquet" if name == "null texts" else "docs.jsonl.gz" if name == "gzip" else "docs.jsonl"
+    )
+    if name == "null texts":
+        rows = [{**record, "text": record["text"] if n % 20 else None} for n, record in enumerate(GOOD)]
+        pq.write_table(
+            pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), ("text", pa.string())])), path
+        )
+        return path
+    bad = {
+        "broken": [b"{bad", b"[1]", b'"text"'],
+        "other types": [b'{"text": 1}', b'{"text": ""}', b'{"text": null}', b'{"id": 3}'],
+        "Windows": [b"", b"{bad\r", b"\r"],
+        "unfinished": [b"{bad", b'{"text": "cut o'],
+        "gzip": [b'{"text": "\xff"}', b'{"text": "cut o'],
+    }[name]
+    data = b"\n".join([*LINES[:40], *bad[:1], *LINES[40:], *bad[1:]])
+    if name == "Windows":
+        data = b"\xef\xbb\xbf" + data.replace(b"}\n", b"}\r\n")
+    path.write_bytes(gzip.compress(data) if name == "gzip" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["broken", "other types", "Windows", "unfinished", "gzip", "null texts"])
+def test_records_that_cannot_be_used_are_counted_as_the_pipeline_counts_them(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(name, tmp_path)
+    assert main(["init", str(path)]) == 0
+    told = capsys.readouterr().out
+    Path("divorder.toml").unlink()
+    assert main(["--json", "init", str(path)]) == 0
+    (found,) = (data := orjson.loads(capsys.readouterr().out))["inputs"]
+    monkeypatch.setenv("DIVORDER_INPUT__MAX_REJECT_SHARE", "0")
+    assert main(["plan"]) == 1
+    pipeline = capsys.readouterr().err
+    refused, looked_at, share = found["refused"], found["looked_at"], found["refused"] / found["looked_at"]
+    assert refused
+    assert f"{refused:,} of {looked_at:,} records were refused" in pipeline
+    assert f"The first:\n  {found['first_refusal']}\n" in pipeline
+    assert f"{refused} of {looked_at} records looked at w" in told
+    assert f"The first: {found['first_refusal']}" in told
+    assert data["will_stop"] == (share > 0.01) == ("plan and run will stop" in told)
+
+
+def test_few_records_that_cannot_be_used_are_no_reason_to_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs.jsonl").write_bytes(b"\n".join([*LINES * 3, b"{bad\n"]))
+    initialised("docs.jsonl")
+    assert "1 of 181 records looked at will be refused, and listed with the output" in (
+        said := capsys.readouterr().out
+    )
+    assert "The first: docs.jsonl:181: not valid JSON" in said.replace(f"{tmp_path}/", "")
+    assert main(["plan"]) == 0
+
+
+def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [
+        {
+            "id": n,
+            "text": f"\x1b[31mred\u202e words\nnumber {n} " + "long " * 40,
+            "meta": {"score": n / 7 if n % 2 else n, "ok": True},
+            "a\nb": ["x", n],
+            **({} if n % 4 else {"rare": None if n % 8 else "r"}),
+        }
+        for n in range(1200)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    initialised("docs.jsonl")
+    said = capsys.readouterr().out
+    table = said[said.index("fields of 1,200 records\n") :].partition("\n\n")[0].splitlines()
+    assert [line.split() for line in table[1:]] == [
+        ["field", "type", "of", "records", "distinct", "example"],
+        ["id", "whole", "number", "100", "%", ">1,000", "0"],
+        [
+            "text",
+            "text",
+            "100",
+            "%",
+            ">1,000",
+            "[31mred",
+            "words",
+            "number",
+            "0",
+            "long",
+            "long",
+            "long",
+            "…",
+        ],
+        ["meta.score", "number", "100", "%", ">1,000", "0"],
+        ["meta.ok", "true", "or", "false", "100", "%", "1", "true"],
+        ["a\\nb", "list", "100", "%", "–", '["x",', "0]"],
+        ["rare", "text", "12.5", "%", "1", "r"],
+    ]
+    Path("divorder.toml").unlink()
+    assert main(["--json", "init", "docs.jsonl"]) == 0
+    (found,) = orjson.loads(capsys.readouterr().out)["inputs"]
+    assert (found["text_field"], found["id_field"], found["source_field"]) == ("text", "id", None)
+    assert found["fields"][2] == {
+        "field": "meta.score",
+        "types": ["number", "whole number"],
+        "share": 1.0,
+        "distinct": 1000,
+        "more": True,
+        "example": "0",
+    }
+    assert found["fields"][-1]["share"] == 0.125
+
+
+ARRAY = orjson.dumps(GOOD)
+COMMON_SLIPS = {
+    "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
+    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "where it is CSV, write it as Parquet"),
+    "an array": ("docs.json", ARRAY, "a JSON array; where it holds the records, write one a line with `jq"),
+    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; where"),
+    "pretty": ("docs.json", orjson.dumps(GOOD[0], option=orjson.OPT_INDENT_2), "docs.json:1: not valid JSON"),
+    "nothing": ("docs.jsonl", b"", "docs.jsonl holds no record that can be read"),
+    "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
+    "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
+    "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
+    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "'s', holds labels rather than texts"),
+    "nothing but empty texts": ("docs.jsonl", b'{"text": ""}\n' * 60, "60 of 60 records of docs.jsonl that"),
+    "a list beside": (
+        "docs.jsonl",
+        b'{"text": "t", "turns": ["%s"]}\n' % (b"words " * 30),
+        "texts in a list are not read yet",
+    ),
+    "a chat as a text": (
+        "docs.jsonl",
+        orjson.dumps({"source": "a", "messages": orjson.dumps(TURNS).decode()}),
+        "the text lies in a list of messages, which is not read yet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "said"), COMMON_SLIPS.values(), ids=COMMON_SLIPS)
+def test_files_that_people_have_are_refused_with_what_to_do(
+    name: str, data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert main(["init", name]) == 1
+    assert said in capsys.readouterr().err
+    assert os.listdir() == [name]
+
+
+def test_files_beside_the_corpus_that_are_not_read_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", GOOD)
+    (tmp_path / "in/b.csv").touch()
+    initialised("in")
+    assert "\nfiles that are not read: 1 .csv\n" in capsys.readouterr().out
+    pq.write_table(pa.Table.from_pylist(GOOD), tmp_path / "in/c.parquet")
+    assert main(["--config", "other.toml", "init", "in"]) == 1
+    assert "as `divorder init` does for paths that are named one by one" in capsys.readouterr().err
+    assert main(["--config", "other.toml", "init", "in/a.jsonl", "in/c.parquet"]) == 0
+
+
+def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = [{"my text.v2": f"some words {n} " * 9, "de": f"ein paar Worte {n} " * 9} for n in range(60)]
+    write_jsonl(tmp_path / "both.jsonl", both)
+    write_jsonl(tmp_path / "plain.jsonl", GOOD)
+    write_records(tmp_path / "pairs.jsonl", STRUCTURED["completion"][0])
+    assert initialised("both.jsonl", "--text-field", "my text.v2").input.text_field == "my text.v2"
+    assert "text: 'my text.v2', as --text-field says\n" in capsys.readouterr().out
+    Path("divorder.toml").unlink()
+    settings = initialised("both.jsonl", "plain.jsonl", "--text-field", "my text.v2")
+    assert [block.text_field for block in settings.input.each] == ["my text.v2", "text"]
+    Path("divorder.toml").unlink()
+    assert initialised("pairs.jsonl", "--text-field", "completion").input.text_field == "completion"
+    Path("divorder.toml").unlink()
+    assert main(["init", "both.jsonl", "plain.jsonl", "--text-field", "fr"]) == 1
+    assert "no input has a field 'fr'" in capsys.readouterr().err
+
+
+# Dagster's history --------------------------------------------------------------------------------------------------
+
+
+def test_dagster_yaml_is_written_on_request_and_never_over_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", GOOD)
+    initialised("docs.jsonl")
+    assert not Path("dagster.yaml").exists()
+    assert "divorder init --dagster writes the dagster.yaml" in capsys.readouterr().out
+    assert main(["init", "--dagster"]) == 0
+    assert "  dagster dev -m dagster_divorder.definitions\n" in capsys.readouterr().out
+    repository = Path(dagster_divorder.__file__).parents[1]
+    assert Path("dagster.yaml").read_bytes() == (repository / "dagster.yaml").read_bytes()
+    Path("dagster.yaml").write_text("# mine", encoding="utf-8")
+    assert main(["--config", "a b.toml", "init", "docs.jsonl", "--dagster"]) == 0
+    said = capsys.readouterr().out
+    assert "dagster.yaml is there already, and stays as it is" in said
+    assert "  DIVORDER_CONFIG='a b.toml' dagster dev" in said
+    assert Path("dagster.yaml").read_text(encoding="utf-8") == "# mine"
+    assert main(["init"]) == 1
+    assert "no corpus is named" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
 
@@ -62,6 +64,12 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
     assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
 
 
+def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() -> None:
+    moving = {"cluster": {"progress": (0.0, 1.0), "1": (1.0, 0.0)}}
+    settings = Settings(order={"targets": moving}, sequence={"strategy": "original"})
+    assert settings.order.targets == moving
+
+
 @pytest.mark.parametrize(
     ("environ", "parts"),
     [
@@ -101,6 +109,20 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             ["targets.cluster.1 is [-1.0, 0.0]", "from 0 to 1"],
         ),
         ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
+        (
+            {
+                "DIVORDER_ORDER__STRATEGY": "random",
+                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
+            },
+            ["order.strategy is 'random'", "does not follow targets", "balanced, f1, f2, f3"],
+        ),
+        (
+            {
+                "DIVORDER_SEQUENCE__STRATEGY": "balanced_buffer",
+                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
+            },
+            ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
+        ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
@@ -502,3 +524,39 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
     )
     with pytest.raises(SettingsError, match=r"heldout.paths .* lies in output.path"):
         refuse_overlap(settings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "seed = 3 # mine\n",
+        "[order] # own\nwithin = 0.5 # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
+        "[order.traits] # c\nlength = 1.0\n\n[sequence]\nlength = 3\n",
+        "[sequence]\nlength = 3\n[order.traits]\nlength = 2\n[packing]\npiece_tokens = 9\n",
+        "order.traits.length = 1\n",
+        'order = {cut = ["é"]}\n',
+        "\ufeff[order]\r\nwithin = 1.0\r\n",
+    ],
+)
+def test_keys_are_written_into_a_file_and_all_else_stays(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_bytes(text.encode())
+    set_keys(file, {"order.frozen_tokens": 5, "order.cut": ('a"b', "海")}, {})
+    before = tomllib.loads(text.removeprefix("\ufeff"))
+    order = before.get("order", {}) | {"frozen_tokens": 5, "cut": ['a"b', "海"]}
+    assert tomllib.loads(file.read_text()) == before | {"order": order}
+    written = file.read_text()
+    for comment in ("# mine", "# own", "# k", "# c"):
+        assert written.count(comment) == text.count(comment)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    set_keys(file, {"order.frozen_tokens": 5, "order.cut": ('a"b', "海")}, {})
+    assert file.read_text() == written
+
+
+def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text("seed = 1\n")
+    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER__CUT sets order\.cut in the environment"):
+        set_keys(file, {"order.cut": ("a",)}, {"divorder_order__cut": "[]"})
+    assert file.read_text() == "seed = 1\n"

@@ -3,6 +3,7 @@
 Letters: R trainings of an order (seeds), T steps of all E epochs, e steps of one, S sources, W weight matrices.
 Differences are paired: the same seed, so the same weights to begin with, on either side. An interval is Student's, of
 95 %: with three trainings 2.5 standard deviations each way, so that what is called beyond noise seldom is noise.
+Power is that of the same interval: how many pairs show a difference of NOTABLE four times in five.
 Sources: Student 1908; the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't
 Shuffle, Optimize; loss by source and along the data, TokenShard (On Shuffling Tokens).
 Known weakness: trainings differ in weights and shuffles and not in the corpus: an interval tells of this corpus. Of
@@ -22,6 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.floating]
 
 CONFIDENCE = 0.95
+POWER = 0.8
+NOTABLE = 0.01
+"""Nats a token: the difference whose price in trainings is told where none is beyond noise."""
+MOST_PAIRS = 1_000_000
 SEAM = 0.05
 """Part of an epoch on either side of the seam whose losses are compared."""
 SPIKE = 0.01
@@ -75,6 +80,38 @@ def is_beyond_noise(difference: Mapping[str, float | None]) -> bool:
     """Whether the interval of an estimate is known and leaves out zero."""
     low, high = difference["low"], difference["high"]
     return low is not None and high is not None and (low > 0 or high < 0)
+
+
+def power(pairs: int, difference: float, spread: float) -> float:
+    """How often R = `pairs` paired trainings call a true difference beyond noise, in its own direction:
+
+        P(t > q) = 1 - F(q; R - 1, difference sqrt(R) / spread)
+
+    where q is Student's quantile of 97.5 % at R - 1 degrees of freedom, and F the noncentral t distribution.
+
+    spread: standard deviation of the differences of pairs, above 0.
+    """
+    from scipy.special import nctdtr, stdtrit
+
+    quantile = stdtrit(pairs - 1, (1 + CONFIDENCE) / 2)
+    return 1.0 - float(nctdtr(pairs - 1, difference * math.sqrt(pairs) / spread, quantile))
+
+
+def pairs_to_show(difference: float, spread: float) -> int | None:
+    """The fewest pairs with a `power` of POWER, 2 at least; None where they are more than MOST_PAIRS.
+
+    For many pairs ((z_0.975 + z_0.8) spread / difference)^2, where z are the normal distribution's quantiles; Student's
+    are larger, so the search begins there.
+    """
+    from scipy.special import ndtri
+
+    many = ((ndtri((1 + CONFIDENCE) / 2) + ndtri(POWER)) * spread / difference) ** 2
+    if many > MOST_PAIRS:
+        return None
+    pairs = max(2, math.ceil(many))
+    while spread and power(pairs, difference, spread) < POWER:
+        pairs += 1
+    return pairs
 
 
 class Seam(NamedTuple):
@@ -135,7 +172,11 @@ def order_figures(
     differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
     """
     last = [np.array([of.heldout[-1].mean() for of in each]) for each in (ours, shuffled)]
-    found: dict[str, Any] = {"held-out": estimate(last[0]), "less shuffled": estimate(last[0] - last[1])}
+    found: dict[str, Any] = {
+        "held-out": estimate(last[0]),
+        "less shuffled": estimate(last[0] - last[1]),
+        "pairs": int(np.isfinite(last[0] - last[1]).sum()),
+    }
     losses, norms = mean([of.losses for of in ours]), mean([of.norms for of in ours])
     if len(losses) >= 2 * epoch:
         seams, others = ([seam(of, epoch) for of in each] for each in (ours, shuffled))
@@ -217,6 +258,25 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
         f"At the seam of the epochs the loss jumps by {_listed(shown, jumps, '+.3f')}, and the gradient is "
         f"{_listed(shown, spikes, '.2f')} times its median: a seam is seen in {' and '.join(seen) or 'none'}.",
     ]
+
+
+def sensitivity(figures: Mapping[str, Any], tokens: int) -> str:
+    """Where an order does not differ beyond noise from shuffled sequences: how many trainings would show a difference
+    of NOTABLE; else "". figures: `order_figures` of the order. tokens: that a training reads."""
+    less, pairs = figures["less shuffled"], figures["pairs"]
+    if less["error"] is None or is_beyond_noise(less):
+        return ""
+    needed = pairs_to_show(NOTABLE, less["error"] * math.sqrt(pairs))
+    shown = f"a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons"
+    by = f"by the spread of these {pairs} pairs"
+    if needed is not None and needed <= pairs:
+        return f"These {pairs} seeds show {shown}, {by}: a real one is probably smaller."
+    if needed is None:
+        return f"More than {MOST_PAIRS:,} seeds show {shown}, {by}: raise evidence.tokens, which lowers the spread."
+    return (
+        f"{needed:,} seeds (evidence.seeds, now {pairs}) show {shown}, {by}: {needed * tokens:,} tokens of training "
+        "for each order; more tokens a training (evidence.tokens) lower the spread."
+    )
 
 
 def is_seam(figures: Mapping[str, Any]) -> bool:

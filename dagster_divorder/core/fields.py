@@ -7,7 +7,7 @@ a parent is missing, null or no object, the record has no such field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.errors import InputError
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def value_at(record: dict[str, Any], field: str, missing: Any = None) -> Any:
+def value_at(record: Mapping[str, Any], field: str, missing: Any = None) -> Any:
     """A field's value in an object, `missing` where it has none."""
     if field in record:
         return record[field]
-    for parent, child in _ways(field):
+    for parent, child in ways(field):
         inner = record.get(parent)
-        value = value_at(inner, child, missing) if isinstance(inner, dict) else missing
+        value = value_at(inner, child, missing) if isinstance(inner, Mapping) else missing
         if value is not missing:
             return value
     return missing
@@ -50,7 +50,7 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
 
     if field in names:
         return column(field)
-    for parent, child in _ways(field):
+    for parent, child in ways(field):
         if parent in names and pa.types.is_struct((inner := column(parent)).type):
             found = column_at(inner, child, f"{inside}{parent}.")
             if found is not None:
@@ -63,6 +63,6 @@ def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
 
 
-def _ways(field: str) -> Iterator[tuple[str, str]]:
+def ways(field: str) -> Iterator[tuple[str, str]]:
     """A name as that of a parent and of the field in it, at each of its dots."""
     return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")

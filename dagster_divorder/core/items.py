@@ -107,15 +107,19 @@ def document_items(
     columns = [
         *columns,
         *columns,
-        _one_each(bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS))),
+        bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)),
         *roots,
     ]
-    n_values = [int(column.codes.max(initial=0)) + 1 for column in columns]
+    codes = [column.codes if isinstance(column, ManyCodes) else column for column in columns]
+    n_values = [int(of.max(initial=0)) + 1 for of in codes]
     starts = np.cumsum([0, *n_values])
 
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
-    indptr = np.stack([column.indptr for column in columns]).sum(axis=0, dtype=np.int64)
+    lists = [column.indptr for column in columns if isinstance(column, ManyCodes)]
+    indptr = np.arange(len(sizes) + 1) * (len(columns) - len(lists))
+    for ends in lists:
+        indptr += ends
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
     free = indptr[:-1]
@@ -123,18 +127,21 @@ def document_items(
     root_amounts = np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype) if roots else units
     for group, column in enumerate(columns):
         amounts = (sizes, units, root_amounts)[(group >= in_tokens) + (group >= in_documents)]
-        widths = np.diff(column.indptr)
-        if (widths == 1).all():
-            at, parts = free, amounts
-        else:
+        at: NDArray[np.int64] | slice = free
+        if isinstance(column, ManyCodes):
+            widths = np.diff(column.indptr)
             at = (free - column.indptr[:-1]).repeat(widths) + np.arange(column.indptr[-1])
-            parts = column.shared(amounts)
-        indices[at] = column.codes + np.int32(starts[group])
-        data[at] = parts
-        free = free + widths
+            amounts, free = column.shared(amounts), free + widths
+        elif lists:
+            free = free + 1
+        else:
+            at = slice(group, None, len(columns))
+        indices[at] = codes[group] + np.int32(starts[group])
+        data[at] = amounts
     counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
-    # A list may name a value twice, and in any order.
-    counts.sum_duplicates()
+    if lists:
+        # A list may name a value twice, and in any order.
+        counts.sum_duplicates()
     return Items(
         counts=counts,
         groups=np.repeat(np.arange(len(columns), dtype=np.int32), n_values),
@@ -149,14 +156,10 @@ def document_items(
     )
 
 
-def _values_of(name: str, values: ArrayLike | ManyCodes, documents: int) -> ManyCodes:
+def _values_of(name: str, values: ArrayLike | ManyCodes, documents: int) -> NDArray[Any] | ManyCodes:
     if isinstance(values, ManyCodes):
         return values
-    return _one_each(whole_numbers(f"trait {name!r}", values, documents, each="document"))
-
-
-def _one_each(codes: NDArray[Any]) -> ManyCodes:
-    return ManyCodes(np.arange(len(codes) + 1), codes, ())
+    return whole_numbers(f"trait {name!r}", values, documents, each="document")
 
 
 def design_effect(sizes: NDArray[Any]) -> float:

@@ -19,6 +19,7 @@ Known weakness: a token seen in few pieces has large, noisy PMI; a larger sample
 docs/decisions/base-model.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,9 +66,16 @@ class _Pairs:
 
 
 def token_vectors(
-    ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int, dim: int, *, seed: int = 0
+    ids: NDArray[np.integer],
+    lengths: NDArray[np.int64],
+    vocabulary: int,
+    dim: int,
+    *,
+    seed: int = 0,
+    advance: Callable[[int], object] = lambda rows: None,
 ) -> TokenVectors:
-    """Token vectors of a sample: ids (T,) flat, lengths (N,), ids below `vocabulary`.
+    """Token vectors of a sample: ids (T,) flat, lengths (N,), ids below `vocabulary`; `advance` hears of rows of PPMI,
+    2 V in all.
 
     Fewer than D components (a small or uniform sample) leave the remaining columns zero. Where co-occurrence tells
     nothing at all (one short text, or all texts alike) the vectors are random, drawn from `seed`, for tokens seen and
@@ -85,11 +93,13 @@ def token_vectors(
         for first in range(0, vocabulary, BLOCK_ROWS):
             block = _ppmi(pairs, first, min(first + BLOCK_ROWS, vocabulary))
             gram += block.T @ block
+            advance(len(block))
         directions, squares = _leading(gram, dim)
         rank = len(squares)
         for first in range(0, vocabulary if rank else 0, BLOCK_ROWS):
             block = _ppmi(pairs, first, min(first + BLOCK_ROWS, vocabulary))
             vectors[first : first + len(block), :rank] = block @ directions
+            advance(len(block))
     if rank:
         vectors[:, :rank] *= (TABLE_SCALE * np.sqrt(vocabulary / squares)).astype(np.float32)
     else:

@@ -21,13 +21,17 @@ SETTINGS = "divorder/settings"
 STORE = "divorder/store"
 """Tag of a run: the store that it writes to, as `store_names` has it."""
 
-EVIDENCE = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison")
+EVIDENCE = (
+    *("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
+    *("set_diversity", "near_duplicates"),
+)
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
     "explore": (
         EVIDENCE,
-        "Evidence to choose settings by: how many clusters, which vectors, which strategy, and a map of the topics.",
+        "Evidence to choose settings by: how many clusters, which vectors, which strategy, a map of the topics, how "
+        "many different things there are, and near copies.",
     ),
     "prove": (
         ("training_evidence",),

@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     def each(
         self,
-        function: Callable[[Item], Result],
+        function: Callable[..., Result],
         items: Sequence[Item],
         *,
         workers: int | None = None,
@@ -46,6 +46,7 @@ class Engine(Protocol):
         memory: int = 0,
         environment: Mapping[str, str] | None = None,
         retries: int = 2,
+        advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
         """`function(item)` for every item, in order; some results more than workers wait to be taken.
 
@@ -59,6 +60,8 @@ class Engine(Protocol):
             memory: bytes that a call needs, for an engine that places calls by it.
             environment: variables of the worker processes; by default `MEMORY_VARIABLES`, which keep them small.
             retries: how often a call is made again whose worker, or machine, died; no error is retried.
+            advance: hears, in this process, of the numbers with which a call calls the keyword `advance` that the
+                function then gets: as the call goes on, or, from other machines, with its result.
 
         Raises:
             WorkerError: a worker died. An error that the function raises is raised as it is.

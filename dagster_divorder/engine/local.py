@@ -27,6 +27,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from dagster_divorder.engine.base import Item, Result
@@ -47,6 +48,8 @@ MEMORY_VARIABLES = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+
+TOLD = "told"
 
 KEEP_MEMORY = {
     # The most that glibc takes.
@@ -83,7 +86,7 @@ class LocalEngine:
 
     def each(
         self,
-        function: Callable[[Item], Result],
+        function: Callable[..., Result],
         items: Sequence[Item],
         *,
         workers: int | None = None,
@@ -92,6 +95,7 @@ class LocalEngine:
         memory: int = 0,
         environment: Mapping[str, str] | None = None,
         retries: int = 2,
+        advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
         """As `Engine.each`. Calls that need `gpus` find by `worker_number` which are theirs; `memory` counts for
         nothing, as there is one machine to be on, nor do `retries`, since no worker is replaced."""
@@ -103,7 +107,7 @@ class LocalEngine:
             most = 1
         workers = min(most if workers is None else workers, most, len(items))
         if workers <= 1:
-            yield from map(function, items)
+            yield from map(partial(function, advance=advance) if advance else function, items)
             return
         give_back_memory()
         variables = worker_variables(threads, environment)
@@ -116,7 +120,7 @@ class LocalEngine:
             # As many threads as workers: one is always there.
             worker = idle.get()
             try:
-                result: Result = worker(function, item)
+                result: Result = worker(function, item, advance)
             finally:
                 idle.put(worker)
             return result
@@ -160,13 +164,19 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
         )
 
-    def __call__(self, function: Callable[[Any], Any], item: Any) -> Any:
-        """`function(item)`. Raises WorkerError where the process died, and what the function raises."""
+    def __call__(
+        self, function: Callable[..., Any], item: Any, advance: Callable[[int], object] | None = None
+    ) -> Any:
+        """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError where the process died, and what the
+        function raises."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            pickle.dump((function, item), self.process.stdin, protocol=5)
+            pickle.dump((function, item, advance is not None), self.process.stdin, protocol=5)
             self.process.stdin.flush()
-            failed, result = pickle.load(self.process.stdout)
+            while (answer := pickle.load(self.process.stdout))[0] == TOLD:
+                if advance:
+                    advance(answer[1])
+            failed, result = answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self.process.kill()  # no effect on one that is dead
             status = self.process.wait()
@@ -181,23 +191,29 @@ class Worker:
 
 
 def main() -> None:
-    """Of a worker process: read pickled (function, item), write pickled (failed, result or error), until standard input
-    is closed, as it is when the process that started this one is gone."""
+    """Of a worker process: read pickled (function, item, whether it is to be told how far it is), write pickled (TOLD,
+    number) and at last (failed, result or error), until standard input is closed, as it is when the process that
+    started this one is gone."""
     # Ctrl-C reaches the whole group; the parent decides what becomes of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_input_closes, daemon=True).start()
     source = sys.stdin.buffer
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print goes to standard error, not among the results
+
+    def say(kind: bool | str, what: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone
+            pickle.dump((kind, what), sink, protocol=5)
+            sink.flush()
+
     while True:
         try:
-            function, item = pickle.load(source)
-            answer: tuple[bool, Any] = (False, function(item))
+            function, item, tells = pickle.load(source)
+            result = function(item, advance=partial(say, TOLD)) if tells else function(item)
         except Exception as error:
-            answer = (True, picklable(error, "a worker process"))
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone
-            pickle.dump(answer, sink, protocol=5)
-            sink.flush()
+            say(True, picklable(error, "a worker process"))
+        else:
+            say(False, result)
 
 
 def _exit_when_input_closes() -> None:

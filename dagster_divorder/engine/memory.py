@@ -102,9 +102,9 @@ def give_back_memory() -> None:
 def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None]:
     """The function's result, and the bytes by which resident memory rose at most; None where that cannot be told."""
     give_back_memory()
-    before = _resident("VmRSS") if _reset_peak() else None
+    before = resident() if _reset_peak() else None
     result = function()
-    return result, None if before is None else max(_resident("VmHWM") - before, 0)
+    return result, None if before is None else max(resident("VmHWM") - before, 0)
 
 
 def _reset_peak() -> bool:
@@ -116,7 +116,11 @@ def _reset_peak() -> bool:
     return True
 
 
-def _resident(field: str) -> int:
-    """VmRSS, as it is, or VmHWM, the peak, of this process in bytes."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+def resident(field: str = "VmRSS") -> int:
+    """VmRSS, as it is, or VmHWM, the peak, of this process in bytes; 0 where that cannot be told."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
     return int(found[1]) * 1024 if found else 0

@@ -19,6 +19,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class RayEngine:
 
     def each(
         self,
-        function: Callable[[Item], Result],
+        function: Callable[..., Result],
         items: Sequence[Item],
         *,
         workers: int | None = None,
@@ -112,6 +113,7 @@ class RayEngine:
         memory: int = 0,
         environment: Mapping[str, str] | None = None,
         retries: int = 2,
+        advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
         """As `Engine.each`. A call has `threads` cores of a node, at most all of them.
 
@@ -122,7 +124,7 @@ class RayEngine:
         ray = self._ray
         most = len(items) if workers is None else min(workers, len(items))
         if most <= 1 and not gpus:
-            yield from map(function, items)
+            yield from map(partial(function, advance=advance) if advance else function, items)
             return
         cores = min(threads or 1, max(int(node.get("CPU", 0)) for node in self._nodes().values()))
         self._need_room(cores, gpus, memory)
@@ -138,19 +140,19 @@ class RayEngine:
         waiting: deque[Any] = deque()
         try:
             for item in items:
-                waiting.append(task.remote(put, item))
+                waiting.append(task.remote(put, item, advance is not None))
                 if len(waiting) >= in_flight:
-                    yield self._result(waiting.popleft(), retries)
+                    yield self._result(waiting.popleft(), retries, advance)
             while waiting:
-                yield self._result(waiting.popleft(), retries)
+                yield self._result(waiting.popleft(), retries, advance)
         finally:
             for reference in waiting:
                 with contextlib.suppress(ray.exceptions.RayError):
                     ray.cancel(reference, force=True)
 
-    def _result(self, reference: Any, retries: int) -> Any:
+    def _result(self, reference: Any, retries: int, advance: Callable[[int], object] | None) -> Any:
         try:
-            failed, result = self._ray.get(reference)
+            failed, result, told = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             # It was not the function: its errors are results.
             raise WorkerError(
@@ -163,6 +165,8 @@ class RayEngine:
                 f"{said[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
                 "engine.workers, help where memory ran out"
             ) from error
+        if advance and told:
+            advance(told)
         if failed:
             raise result
         return result
@@ -226,12 +230,13 @@ class RayEngine:
                 raise SettingsError(f"node {where} of the Ray cluster {missing or lack}{remedy}")
 
 
-def _attempt(function: Callable[[Any], Any], item: Any) -> tuple[bool, Any]:
-    """In a worker: whether the function failed, and its result or error."""
+def _attempt(function: Callable[..., Any], item: Any, tells: bool) -> tuple[bool, Any, int]:
+    """In a worker: whether the function failed, its result or error, and the sum of what it told of how far it was."""
+    told: list[int] = []
     try:
-        return False, function(item)
+        return False, function(item, advance=told.append) if tells else function(item), sum(told)
     except Exception as error:
-        return True, picklable(error, f"a worker process on node {platform.node()}")
+        return True, picklable(error, f"a worker process on node {platform.node()}"), sum(told)
 
 
 def _make_probe() -> Callable[[str, bytes], tuple[str, str, str]]:

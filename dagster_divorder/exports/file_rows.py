@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.curated import shard_limits
@@ -80,7 +81,7 @@ class FileRows:
     run, int64 (q,): the position of its record among the accepted ones, and its first token in that; its tokens, and
     text_tokens, all but an appended end-of-text token; source, the byte at which they begin, of their bucket or, where
     nothing was `scattered`, of this process's memory. length: L. dtype: of the ids; end_of_text and padding: see
-    `Tokens`.
+    `Tokens`. advance: in this process told of rows.
     """
 
     length: int
@@ -95,6 +96,7 @@ class FileRows:
     dtype: np.dtype
     end_of_text: int
     padding: int
+    advance: Advance | None = None
 
     def __len__(self) -> int:
         """n."""
@@ -129,6 +131,8 @@ class FileRows:
                 block,
             )
             yield Block(begin, block, tokens)
+            if self.advance:
+                self.advance(len(tokens))
 
 
 Write = Callable[[FileRows, IO[bytes]], object]

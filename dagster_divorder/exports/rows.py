@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
 from dagster_divorder.errors import StoreError
 from dagster_divorder.exports.file_rows import FileRows, Group, Scattered, Write, mapped_ids, scatter
 from dagster_divorder.store.base import temporary_name
@@ -63,6 +64,7 @@ class Tokens:
     names: Callable[[np.ndarray], list[str]]
     scratch: Path
     engine: Callable[[], Engine]
+    progress: Progress = field(default_factory=Silent)
 
     def record(self, items: np.ndarray) -> np.ndarray:
         """The position among the accepted records of each of some items, int64 (n,)."""
@@ -210,8 +212,10 @@ class Rows:
         return int(self.stored.begins[-1]) * self.stored.dtype.itemsize
 
     def _stage_from_memory(self, folder: OutputFolder, files: Sequence[_File]) -> None:
-        for name, span, write in files:
-            folder.stage(name, partial(write, self._of_file(span, self._source, None)))
+        rows = sum(end - first for _, (first, end), _ in files)
+        with self.stored.progress("writing sequences", rows, "sequences") as advance:
+            for name, span, write in files:
+                folder.stage(name, partial(write, self._of_file(span, self._source, None, advance)))
 
     def _stage_through_files(self, folder: OutputFolder, files: Sequence[_File]) -> None:
         """Scatter the ids to files, and write the export's files from these; by workers where they are worth it."""
@@ -224,7 +228,8 @@ class Rows:
             to_files = partial(scatter, stored.files.listed(), place, stored.dtype)
             each = partial(engine.each, environment=KEEP_MEMORY) if engine else map
             with folder_at(place).explaining("", int(begins[:, -1].sum()), "what passes through it"):
-                for _ in each(to_files, groups):
+                gathered = each(to_files, groups)
+                for _ in counted(stored.progress, "gathering ids", gathered, len(groups), "groups"):
                     pass
             tasks = {}
             for name, span, write in files:
@@ -232,9 +237,11 @@ class Rows:
                 buckets = Scattered(place, names, limits[low : high + 1] - span[0], begins[:, low : high + 1])
                 tasks[name] = write, self._of_file(span, source, buckets)
             if engine:
-                folder.stage_each(engine, _write, tasks, environment=KEEP_MEMORY)
+                folder.stage_each(engine, _write, tasks, progress=stored.progress, environment=KEEP_MEMORY)
             else:
-                for name, task in tasks.items():
+                for name, task in counted(
+                    stored.progress, "writing files", tasks.items(), len(tasks), "files"
+                ):
                     folder.stage(name, partial(_write, task))
         finally:
             with suppress(StoreError), folder_at(place).explaining():
@@ -259,7 +266,13 @@ class Rows:
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
-    def _of_file(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> FileRows:
+    def _of_file(
+        self,
+        span: tuple[int, int],
+        source: np.ndarray,
+        scattered: Scattered | None,
+        advance: Advance | None = None,
+    ) -> FileRows:
         """The rows of a span; source: see `FileRows`, of all runs, int64 (Q,)."""
         first, end = span
         some, stored = slice(self.indptr[first], self.indptr[end]), self.stored
@@ -276,6 +289,7 @@ class Rows:
             dtype=stored.dtype,
             end_of_text=stored.end_of_text,
             padding=stored.padding,
+            advance=advance,
         )
 
     def _limits(self, spans: Iterable[tuple[int, int]]) -> np.ndarray:

@@ -61,14 +61,19 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     write = WriteRecords(from_rows=False, schema=schema if kind == "parquet" else None)
     names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
     contents = _contents(rows, held, with_text, schema)
+    progress = rows.stored.progress
     many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
     if many and (engine := rows.stored.engine()).workers > 1:
         files = dict(zip(names, pairwise([0, *limits]), strict=True))
-        stage_scattered(folder, engine, list(contents), start, place, sizes, files, write, lambda count: None)
+        stage_scattered(folder, engine, list(contents), start, place, sizes, files, write, progress)
         return {"parts": len(with_text)}
     made = ahead(content() for content in contents)
-    parts = ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, lambda count: None))
-    with contextlib.closing(parts):
+    with (
+        progress("writing parts of documents", len(place), "parts") as advance,
+        contextlib.closing(
+            ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, advance))
+        ) as parts,
+    ):
         for name, records in zip(names, cut(parts, limits), strict=True):
             folder.stage(name, partial(write, records))
     return {"parts": len(with_text)}

@@ -14,14 +14,16 @@ choices: docs/decisions/base-model.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.ppmi import token_vectors
+from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json
 from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
@@ -36,11 +38,15 @@ END = "<|endoftext|>"
 CONTEXT = 8192
 HEAD_DIM = 64
 
-Result = TypeVar("Result")
-
 
 def train(
-    texts: Sequence[str], directory: Path | str, *, vocab_size: int = 32_768, dim: int = 128, seed: int = 0
+    texts: Sequence[str],
+    directory: Path | str,
+    *,
+    vocab_size: int = 32_768,
+    dim: int = 128,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Trains on texts and writes a checkpoint into `directory`, made where it is missing.
 
@@ -61,18 +67,24 @@ def train(
         )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {}
+    progress, report = progress or Silent(), dict[str, Any]()
 
-    def timed(step: str, run: Callable[[], Result]) -> Result:
+    @contextmanager
+    def timed(step: str, doing: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
         started = time.perf_counter()
-        result = run()
+        with progress(doing, total, unit) as advance:
+            yield advance
         report[f"{step}_seconds"] = round(time.perf_counter() - started, 3)
-        return result
 
-    timed("tokenizer", lambda: _train_tokenizer(texts, directory, vocab_size, seed))
-    encoder = load_encoder(directory, sample=texts)
-    ids, lengths = timed("encode", lambda: encoder.encode(texts))
-    found = timed("vectors", lambda: token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed))
+    # No hook tells how far the library is.
+    with timed("tokenizer", "training the tokenizer"):
+        _train_tokenizer(texts, directory, vocab_size, seed)
+    with progress("comparing tokenizer engines"):
+        encoder = load_encoder(directory, sample=texts)
+    with timed("encode", "tokenising the sample"):
+        ids, lengths = encoder.encode(texts)
+    with timed("vectors", "vectors of tokens", 2 * encoder.vocab_size, "rows") as advance:
+        found = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed, advance=advance)
     _save(directory, found.vectors, special_ids(directory)["eos"])
     return {
         "tokens_seen": len(ids),

@@ -325,6 +325,7 @@ class _Loop:
                 group["lr"] = task.learning_rate * rate(step, steps, task.schedule)
             loss = self._backward(inputs, labels)
             if not math.isfinite(loss):
+                advance((steps - step) * task.batch * self.length)  # nothing is left to do
                 return noted._replace(failed=step)
             noted.losses[step] = loss
             gradients = [cast("torch.Tensor", weight.grad) for weight in self.weights]
@@ -340,7 +341,7 @@ class _Loop:
                     few = min(REMEMBERED, max(4, epoch * task.batch // 50))
                     noted.remembered[tenth] = self._remembered(tenths[0] * task.batch, few)
             if done == epoch:
-                noted.noise[:] = self._noise(epoch, min(NOISY_BATCHES, max(4, epoch // 4)))
+                noted.noise[:] = self._noise(epoch, noisy_batches(epoch))
             if done % epoch == 0 and done // epoch <= task.epochs:
                 noted.heldout[done // epoch - 1] = [
                     self._loss_of(task.heldout[name]) for name in sorted(task.heldout)
@@ -439,6 +440,11 @@ class _Loop:
         if count < 2:
             return math.nan, of_mean
         return (squares / count - of_mean) * count / (count - 1), of_mean
+
+
+def noisy_batches(epoch: int) -> int:
+    """Batches of an epoch of so many whose gradients at its end are compared."""
+    return min(NOISY_BATCHES, max(4, epoch // 4))
 
 
 def named_matrices(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.checkpoint import locate
@@ -34,8 +35,10 @@ from dagster_divorder.models.tokenize import load_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow.parquet import ParquetFile
 
 HELDOUT = "heldout.parquet"
+COLUMNS = ["source", "text"]
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
 """Documents that are read, and whose windows are sorted by length, at a time."""
@@ -49,6 +52,7 @@ def loss_by_source(
     context: int | None = None,
     batch_tokens: int = 8192,
     device: str | None = None,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """A row a source, and two of all: `source`, `documents`, `tokens` that were predicted, `bytes` of UTF-8, `loss` in
     nats a token, `bits_per_byte`.
@@ -60,6 +64,7 @@ def loss_by_source(
     columns `source` and `text`, or the folder of an output that has one. tokenizer: directory of a tokenizer.json, by
     default the model's own. context: tokens of a window, by default the model's, or batch_tokens where that is less.
     batch_tokens: of all windows of a batch, with padding. device: by default the model's own, or the best there is.
+    progress: is told of documents, by default nothing is said.
 
     Raises:
         InputError: there is no such file, or it lacks a column; the model or the tokenizer cannot be used, or do not
@@ -81,12 +86,16 @@ def loss_by_source(
     try:
         with torch.inference_mode(), quiet():
             reader = _Reader(module, Path(tokenizer or directory), window, batch_tokens)
-            for sources, texts in _documents(file):
-                tokens, losses = reader.read(texts)
-                sizes = [len(text.encode()) for text in texts]
-                for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
-                    sums.setdefault(source, np.zeros(4))
-                    sums[source] += [1, *numbers]
+            with _open(file) as opened:
+                documents = opened.metadata.num_rows
+                with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
+                    for sources, texts in _documents(opened):
+                        tokens, losses = reader.read(texts)
+                        sizes = [len(text.encode()) for text in texts]
+                        for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
+                            sums.setdefault(source, np.zeros(4))
+                            sums[source] += [1, *numbers]
+                        advance(len(texts))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -129,12 +138,10 @@ def _composition(names: list[str], losses: NDArray[np.float64], of_all: float, e
     )
 
 
-def _documents(file: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Sources and texts of some documents at a time."""
+def _open(file: Path) -> ParquetFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = ["source", "text"]
     try:
         opened = pq.ParquetFile(file)
     except (OSError, pa.ArrowInvalid) as error:
@@ -142,12 +149,16 @@ def _documents(file: Path) -> Iterator[tuple[list[str], list[str]]]:
             f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
             "(heldout.share or heldout.paths), or a Parquet file of held-out documents"
         ) from error
-    with opened:
-        if missing := set(columns) - set(opened.schema_arrow.names):
-            raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(columns)}")
-        for batch in opened.iter_batches(DOCUMENTS, columns=columns):
-            sources, texts = (batch[name].to_pylist() for name in columns)
-            yield [source or "" for source in sources], [text or "" for text in texts]
+    if missing := set(COLUMNS) - set(opened.schema_arrow.names):
+        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
+    return opened
+
+
+def _documents(opened: ParquetFile) -> Iterator[tuple[list[str], list[str]]]:
+    """Sources and texts of some documents at a time."""
+    for batch in opened.iter_batches(DOCUMENTS, columns=COLUMNS):
+        sources, texts = (batch[name].to_pylist() for name in COLUMNS)
+        yield [source or "" for source in sources], [text or "" for text in texts]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:

@@ -1,7 +1,8 @@
 """What a run would do, before it does it: what each stage would compute, why, for how long, and the disk in use.
 
 Every stage decides as it does when it runs (`Stage.decide`), on what the stages before it would come to. The input is
-read as a run reads it, and nothing is stored. Times are the last measured seconds a new document.
+read as a run reads it, and nothing is stored. Times are the last measured seconds a new document; before a stage has
+run on a store they are rough, `Stage.pace` of another machine (pipeline/estimate.py measures on this one).
 What only a run can tell is said (`unless`): whether new documents lie too far from the centroids, or leave the bins,
 and whether what is made again comes out as it was, so that nothing follows from it.
 """
@@ -15,17 +16,19 @@ from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
-from dagster_divorder.pipeline.stage import Decision
+from dagster_divorder.pipeline.stage import Decision, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.receipts import load_receipt
 
+BYTES_PER_TOKEN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage: how much it would compute (in documents), why, and `unless` what; seconds is None where no run has
-    been timed."""
+    """One stage: how much it would compute (in documents), why, and `unless` what. seconds: as it took the last time,
+    or `rough`, as on another machine; None where neither is known."""
 
     stage: str
     scope: str
@@ -33,6 +36,7 @@ class StagePlan:
     unless: str
     documents: int
     seconds: float | None
+    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +84,21 @@ def _plan(run: Run, stage: str) -> StagePlan:
         same = receipt and decision.receipt and receipt.version == decision.receipt.version
         why = "up to date" if same else "kept from other settings"
     pace = receipt.facts.get("seconds_per_new_document") if receipt else None
-    seconds = 0.0 if not decision.documents else None if pace is None else decision.documents * pace
-    return StagePlan(stage, decision.scope, why, decision.unless, decision.documents, seconds)
+    seconds: float | None = 0.0
+    if decision.documents:
+        seconds = (
+            _rough_seconds(run, stage, decision.documents) if pace is None else decision.documents * pace
+        )
+    rough = pace is None and bool(seconds)
+    return StagePlan(stage, decision.scope, why, decision.unless, decision.documents, seconds, rough)
+
+
+def _rough_seconds(run: Run, stage: str, documents: int) -> float | None:
+    """What a stage takes for so many documents, by its own pace."""
+    pace = run.graph[stage].pace
+    if pace is None:
+        return None
+    whole = run.receipt("raw_docs").facts["record_bytes"]
+    size = Size(run.corpus.documents, whole, whole / BYTES_PER_TOKEN)
+    part = size.times(documents / max(1, run.corpus.documents))
+    return pace[0] + pace[1] * run.graph[stage].amount(run.settings, part) / 1e6

@@ -21,7 +21,7 @@ from dagster_divorder.engine.memory import (
     main_memory,
     need_addresses,
 )
-from dagster_divorder.engine.progress import Bar, Progress
+from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
@@ -37,6 +37,8 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.words import fixed, number
 
 
 class ToBeMadeError(MissingStageError):
@@ -74,7 +76,7 @@ class Run:
 
     settings: Settings
     store: Store
-    progress: Progress = field(default_factory=Bar)
+    progress: Progress = STANDARD_ERROR
     graph: Graph = field(default_factory=default_graph)
     planning: bool = False
     foreseen: dict[str, Receipt | None] = field(default_factory=dict)
@@ -267,17 +269,41 @@ def run_stage(
     return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
 
 
+class Receipts(dict[str, Receipt]):
+    """Receipts by stage, which print, and show in a notebook, as a table."""
+
+    def __repr__(self) -> str:
+        return str(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+    @property
+    def _table(self) -> TextTable:
+        return TextTable([row_of(stage, receipt.figures) for stage, receipt in self.items()])
+
+
+def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
+    """A stage as it last ran, as a row of a table."""
+    counts = {"documents": "documents", "new": "new_documents", "reused": "reused_documents"}
+    return {
+        "stage": stage,
+        **{name: number(figures.get(figure)) for name, figure in counts.items()},
+        "seconds": fixed(figures.get("seconds")),
+    }
+
+
 def run_all(
     settings: Settings,
     progress: Progress | None = None,
     stages: Iterable[str] | None = None,
     graph: Graph | None = None,
-) -> dict[str, Receipt]:
+) -> Receipts:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
     need_addresses()
     graph = graph or default_graph()
     stages = graph.needed(settings) if stages is None else tuple(stages)
-    progress = progress or Bar()
+    progress = progress or STANDARD_ERROR
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
     store = store_of(settings.store)
@@ -288,8 +314,9 @@ def run_all(
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
-                check_settings(run, [*graph.needed(settings), *stages])
-            made = {stage: _run_and_repair(run, stage) for stage in stages}
+                with progress("checking the settings"):
+                    check_settings(run, [*graph.needed(settings), *stages])
+            made = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
         retire(store, graph, stages)
         return made
 
@@ -334,8 +361,9 @@ def _run_one(run: Run, name: str) -> Receipt:
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
-        decision = stage.decide(run)
-        receipt = stage.make(run, decision)
+        with run.progress(name):
+            decision = stage.decide(run)
+            receipt = stage.make(run, decision)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -27,7 +27,13 @@ from dagster_divorder.core.sketch import sketch
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
-from dagster_divorder.pipeline.per_fragment import ComputeAndStore, Computed, StoredFragment, by_size
+from dagster_divorder.pipeline.per_fragment import (
+    WORKER_BYTES,
+    ComputeAndStore,
+    Computed,
+    StoredFragment,
+    by_size,
+)
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
@@ -48,6 +54,9 @@ SKETCH = "documents.safetensors"
 """File of every fit: how many documents it was made on, and a sketch of them (`core.sketch`)."""
 
 FITTED = "fitted.json"
+
+TEXT_OF_A_WORKER = 2 * WORKER_BYTES
+"""Bytes of text that are stored, compressed, in about WORKER_BYTES."""
 
 
 def content_hash(*parts: Any) -> str:
@@ -72,6 +81,18 @@ class Decision:
     key: str = ""
     receipt: Receipt | None = None
     unless: str = ""
+
+
+class Size(NamedTuple):
+    """How large a corpus is: documents, and bytes and tokens of their texts."""
+
+    documents: float
+    bytes: float
+    tokens: float
+
+    def times(self, factor: float) -> Size:
+        """A corpus of the same kind, so many times as large."""
+        return Size(self.documents * factor, self.bytes * factor, self.tokens * factor)
 
 
 class File(NamedTuple):
@@ -184,6 +205,14 @@ class Stage(ABC):
     """Raises what can be known to be wrong with the settings before the first stage runs."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()
+    amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
+    """How much work a corpus of this size is: what an estimate takes time to grow with, beside a fixed part."""
+    pace: tuple[float, float] | None = None
+    """Processor seconds of a first run, (fixed, for a million of `amount`), which a plan shows until a run has been
+    timed: 2 cores of an AMD EPYC, the mixture corpus (benchmarks/estimate.py)."""
+    shared_from: int | None = None
+    """Bytes of text for each of which, from the second on, one worker more shares the work; None: one process does it,
+    whatever the size."""
 
     def fingerprint(self, settings: Settings) -> str:
         """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
@@ -255,6 +284,7 @@ class PerDocument(Stage):
     of: Literal["documents", "records"] = "documents"
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+    shared_from: int | None = TEXT_OF_A_WORKER
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return _versions_without_corpus(run, self)

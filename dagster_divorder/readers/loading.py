@@ -22,7 +22,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.readers.mixture import Mixture
-from dagster_divorder.readers.sampling import BalancedSampler, Place, Reading
+from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Place
 from dagster_divorder.readers.shards import check_state
 
 
@@ -182,7 +182,7 @@ def _from_environment(name: str, default: int) -> int:
         ) from None
 
 
-class MicroBatches(Reading[Sequence[int]]):
+class MicroBatches(Iteration[Sequence[int]]):
     """One iteration of a GlobalBatchSampler. samples: rows of it that all ranks have been given."""
 
     def __next__(self) -> Sequence[int]:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler, SequentialSampler
 
+from dagster_divorder.core.checks import whole_number
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.shards import check_state
 
@@ -71,7 +71,7 @@ class BalancedSampler(Sampler[int]):
     def __init__(
         self, table: Any, by: Any, *, batch_size: int = 256, epochs: int = 1, **arguments: Any
     ) -> None:
-        self.batch, self.epochs = _at_least(1, "batch_size", batch_size), _at_least(1, "epochs", epochs)
+        self.batch, self.epochs = whole_number("batch_size", batch_size, 1), whole_number("epochs", epochs, 1)
         if "batch" in arguments:
             raise InputError("batch is called batch_size here; give that alone")
         from dagster_divorder.tables.ordering import table_epochs
@@ -110,7 +110,7 @@ class BalancedSampler(Sampler[int]):
         Raises:
             InputError: it is no whole number of 0 or more.
         """
-        epoch = _at_least(0, "epoch", epoch)
+        epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch, self._begin, self._reading = epoch, None, None
 
@@ -132,6 +132,11 @@ class BalancedSampler(Sampler[int]):
             before = turn * self.rows
             rows += order[max(begin - before, 0) : end - before].tolist()
         return rows
+
+    def row_at(self, epoch: int, position: int) -> int:
+        """The row at one position of an iteration, as `rows_at` has it."""
+        turn, at = divmod(position, self.rows)
+        return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch of the table, from 0: (N,), position -> row. One is kept beside the first."""
@@ -212,11 +217,11 @@ class BalancedSampler(Sampler[int]):
                 raise InputError(
                     f"batch {at} has {batch.size} rows and the first has {size}; expected as many in each but the last"
                 )
-        wanted = np.array(self.rows_at(_at_least(0, "epoch", epoch), 0, len(self)))
+        wanted = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
         return compare(_in_batches(np.concatenate(read), size), _in_batches(wanted, size))
 
 
-class Reading(Iterator[Item]):
+class Iteration(Iterator[Item]):
     """One iteration of a sampler. epoch: which; samples: its rows that all ranks were given."""
 
     def __init__(self, sampler: Any) -> None:
@@ -232,7 +237,7 @@ class Reading(Iterator[Item]):
         self.epoch, self.samples = self._sampler.begin()
 
 
-class RowNumbers(Reading[int]):
+class RowNumbers(Iteration[int]):
     """One iteration of a BalancedSampler."""
 
     def __next__(self) -> int:
@@ -241,7 +246,7 @@ class RowNumbers(Reading[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0]
+        return sampler.row_at(self.epoch, self.samples - 1)  # type: ignore[no-any-return]
 
 
 class RowsAt(Sampler[int]):
@@ -272,22 +277,12 @@ class RowsAt(Sampler[int]):
                 "let the trainer skip what it has read"
             )
         for position in self.positions:
-            yield self.sampler.rows_at(epoch, position, position + 1)[0]
+            yield self.sampler.row_at(epoch, position)
         self.sampler.end(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """See `BalancedSampler.set_epoch`."""
         self.sampler.set_epoch(epoch)
-
-
-def _at_least(least: int, name: str, value: Any) -> int:
-    """
-    Raises:
-        InputError: it is no whole number, or is less.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}; expected a whole number of {least} or more")
-    return int(value)
 
 
 def _text(value: Any) -> str:

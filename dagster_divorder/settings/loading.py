@@ -54,6 +54,44 @@ def load_settings(
     return settings
 
 
+def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
+    """Write values by key (`section.key`) into a TOML file, whose other lines and comments stay as they are; the file
+    is replaced whole.
+
+    Raises:
+        SettingsError: the file cannot be read or written, or the environment sets one of the keys, which would win.
+    """
+    import tomlkit
+
+    for key in values:
+        variable = ENV_PREFIX + key.replace(".", "__").upper()
+        if variable in {name.upper() for name in (os.environ if environ is None else environ)}:
+            raise SettingsError(
+                f"{variable} sets {key} in the environment, which wins over {path}; set it there"
+            )
+    _read_toml(path)
+    document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
+    for key, value in values.items():
+        section, name = key.split(".")
+        table = document.setdefault(section, tomlkit.table())
+        if isinstance(table, tomlkit.items.Table) and table.is_super_table():
+            # A section of nothing but tables has no head; the new one would repeat that of the first.
+            table._trivia = tomlkit.items.Trivia(trail="\n")
+        if isinstance(value, tuple):
+            listed = tomlkit.array()
+            listed.extend(value)
+            table[name] = listed.multiline(len(value) > 1)
+        else:
+            table[name] = value
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        beside.write_text(tomlkit.dumps(document), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def refuse_overlap(settings: Settings) -> None:
     """Make sure that nothing is written where something is read. (A store or an output *below* an input folder is no
     fault: it is passed over when the folder is read.)

@@ -102,6 +102,17 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _targets_are_followed(self) -> Self:
+        if self.order.targets:
+            from dagster_divorder.core.order.strategies import check_follows_targets
+
+            check_follows_targets("order.strategy", self.order.strategy)
+            # As they are packed, sequences follow as their documents do.
+            if self.sequence.strategy != "original":
+                check_follows_targets("sequence.strategy", self.sequence.strategy)
+        return self
+
+    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self

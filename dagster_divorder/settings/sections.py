@@ -190,7 +190,8 @@ class Output(_Section):
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
     sidecars: bool = False
-    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order."""
+    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order; and umap2d.npy where
+    there is a cluster_map."""
     plot: bool = True
     """Also draw ordering_comparison.png."""
 
@@ -450,6 +451,9 @@ class Selection(_Section):
     quality: str | None = Field(None, min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     What is higher is better, from 0 on."""
+    min_quality: float | None = Field(None, ge=0)
+    """Records of less quality, or of none, are never chosen; a budget that the others do not fill takes all of them.
+    With method = "quality" it needs no budget."""
     alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
     """Of spokes: how much quality counts beside diversity, from 0 to 1; a thousandth may be much. Of several the first
     is used, and a table and a plot compare them, and all methods."""
@@ -467,7 +471,8 @@ class Selection(_Section):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        given = [name for name in ("documents", "tokens") if getattr(self, name) is not None]
+        budgets = ("documents", "tokens")
+        given = [name for name in (*budgets, "min_quality") if getattr(self, name) is not None]
         if self.method == "none":
             if given:
                 raise ValueError(
@@ -475,7 +480,9 @@ class Selection(_Section):
                     f'"spokes", or remove selection.{given[0]}'
                 )
             return self
-        if len(given) != 1:
+        unlimited = self.method == "quality" and given == ["min_quality"]
+        given = [name for name in given if name in budgets]
+        if len(given) != 1 and not unlimited:
             raise ValueError(
                 f'method is "{self.method}", and documents and tokens are {"both set" if given else "unset"}; set one '
                 "of them"
@@ -484,6 +491,7 @@ class Selection(_Section):
             'method is "quality"': self.method == "quality",
             f"alpha is {self.alpha}": any(self.alphas),
             'start is "quality"': self.start == "quality",
+            f"min_quality is {self.min_quality}": self.min_quality is not None,
         }
         if self.quality is None and any(needing.values()):
             what = next(what for what, needed in needing.items() if needed)

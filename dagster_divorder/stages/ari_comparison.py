@@ -29,6 +29,7 @@ from dagster_divorder.core.k_calibration import USUAL
 from dagster_divorder.core.silhouette import Silhouette, silhouette
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.core.word_bits import word_bits
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
@@ -207,15 +208,18 @@ def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _C
     labels = np.empty(view.document_rows, np.int32)
     distances = np.empty(view.document_rows, np.float32)
     start = offsets(view.documents)
-    for at, (_, vectors) in enumerate(space.each(view.documents)):
-        part = slice(start[at], start[at + 1])
+
+    def each(what: str) -> Iterator[tuple[slice, np.ndarray]]:
+        vectors = counted(run.progress, what, space.each(view.documents), len(view.documents), "fragments")
+        return ((slice(start[at], start[at + 1]), of) for at, (_, of) in enumerate(vectors))
+
+    for part, vectors in each("assigning"):
         labels[part], distances[part] = assign(vectors, made)
     measured = np.zeros(view.document_rows, bool)
     measured[rows[: settings.ari_comparison.sample or len(rows)]] = True
 
     def passes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for at, (_, vectors) in enumerate(space.each(view.documents)):
-            part = slice(start[at], start[at + 1])
+        for part, vectors in each("silhouettes"):
             yield vectors[measured[part]], labels[part][measured[part]]
 
     found = silhouette(passes, len(made.centroids), made.centre)

@@ -21,7 +21,7 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, Size, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
@@ -176,7 +176,14 @@ def _compute(run: Run) -> Mapping[str, bytes]:
                 run.progress.note(f"{directory}: {encoder.note}")
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
-            report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
+            report = train(
+                texts,
+                folder,
+                vocab_size=model.vocab_size,
+                dim=model.dim,
+                seed=run.settings.seed,
+                progress=run.progress,
+            )
             run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
             training = {name: value for name, value in report.items() if name not in run.observed}
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -265,6 +272,14 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {"base": model.base, "vocab_size": model.vocab_size, "dim": model.dim, "seed": settings.seed}
 
 
+def _amount(settings: Settings, size: Size) -> float:
+    """The sample, and what does not depend on it: as much as all of a sample at the default vocabulary, of which half
+    grows with the vocabulary."""
+    if settings.model.base != BOOTSTRAP:
+        return 1.0
+    return SAMPLE_BYTES * (0.5 + settings.model.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
+
+
 BASE_MODEL = PinnedFit(
     name="base_model",
     version=2,
@@ -278,6 +293,8 @@ BASE_MODEL = PinnedFit(
     doing="making the base model",
     check_settings=lambda run: _locate(run.settings),
     compute=_compute,
+    amount=_amount,
+    pace=(0.0, 0.54),
     refit=lambda settings: Refit(settings.model.refit, "model.refit"),
     drift=another_corpus,
     facts=_facts,

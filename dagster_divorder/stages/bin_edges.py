@@ -118,6 +118,7 @@ BIN_EDGES = PinnedFit(
         "traits": sorted(coded_traits(settings)),
     },
     doing="cutting lengths and numeric fields into bins",
+    pace=(0.02, 0.0002),
     compute=_compute,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),
     drift=_drift,

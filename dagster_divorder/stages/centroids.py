@@ -19,7 +19,7 @@ from dagster_divorder.core.cluster import DRIFT, POINTS_PER_CENTROID, ClusterFit
 from dagster_divorder.core.sketch import SIZE, sketch
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
@@ -140,6 +140,12 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
     return "; ".join(filter(None, notes))
 
 
+def points_fitted(settings: Settings, size: Size) -> float:
+    """Documents that clusters are fitted to."""
+    k = 30 if settings.clusters.k == "auto" else settings.clusters.k
+    return min(size.documents, POINTS_PER_CENTROID * k)
+
+
 CENTROIDS = PinnedFit(
     name="centroids",
     version=2,
@@ -162,5 +168,7 @@ CENTROIDS = PinnedFit(
     refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
     drift=_drift,
     tentative="new documents lie too far from the centroids",
+    amount=points_fitted,
+    pace=(0.03, 55.0),
     facts=_facts,
 )

@@ -3,6 +3,9 @@
 The map is a pinned fit (`map_fit`), so that documents stay where they are as the corpus grows: those that came after it
 are placed on it once, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
 Without a map there are the sizes alone, and the picture says what to do.
+
+With `output.sidecars` an output of this corpus gets `umap2d.npy`: by the run that draws the map where the output is
+there, else by the run that writes the output. Nothing else of the output changes, its key neither.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import text_array
 from dagster_divorder.core.cluster_map import place, why_no_map
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, load_fitted
 from dagster_divorder.stages.cluster_names import load_names
@@ -25,8 +29,12 @@ from dagster_divorder.stages.components import load_space, space_reads
 from dagster_divorder.stages.heldout import fit_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
+from dagster_divorder.store.curated import add_to_output, read_manifest
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import document_ids
+
+SIDECAR = "umap2d.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,33 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     }
 
 
+def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
+    """Write SIDECAR into an output, where it is asked for, the output is in its place, and there is a map: float32
+    (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
+    folder = run.settings.output.path
+    if not run.settings.output.sidecars or "places" not in receipt.files:
+        return
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
+        return
+    shown = ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
+    at = places(document_ids(run.store, run.view), shown.ids)[run.view.document_row]
+    xy = np.full((len(at), 2), np.nan, np.float32)
+    xy[at >= 0] = shown.xy[at[at >= 0]]
+    add_to_output(
+        run.store,
+        folder,
+        {"map": receipt.version},
+        SIDECAR,
+        lambda file: np.lib.format.write_array(file, xy, allow_pickle=False),
+    )
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    if run.settings.output.sidecars and run.is_current(OUTPUT):
+        add_map(run, receipt, run.receipt(OUTPUT))
+
+
 def _inputs(run: Run) -> dict[str, Any]:
     return {name: run.receipt(name).version for name in ("clusters", "cluster_names", "map_fit")}
 
@@ -167,6 +202,7 @@ CLUSTER_MAP = WholeCorpus(
     ),
     inputs=_inputs,
     quotes=("map", "picture"),
+    publish=_publish,
     doing="drawing the cluster map",
     compute=_compute,
     figures_now=_figures_now,

@@ -16,6 +16,7 @@ from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.stages.centroids import points_fitted
 from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.sample import beginnings
 
@@ -73,4 +74,6 @@ CLUSTER_NAMES = PinnedFit(
     compute=_compute,
     refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
+    amount=points_fitted,
+    pace=(0.2, 130.0),
 )

@@ -89,5 +89,6 @@ CLUSTER_TABLE = WholeCorpus(
         *fit_reads(settings, "cluster_table"),
     ),
     quotes=("*",),
+    pace=(0.04, 0.0013),
     compute=_compute,
 )

@@ -2,7 +2,8 @@
 
 Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
 sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
-curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched.
+curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched;
+only the sidecar of a map that is newer is added to it (`cluster_map`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.cluster_map import add_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
@@ -86,6 +88,8 @@ WORKERS_FROM_CORES = 4
 memory of workers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
+SAMPLED_BYTES = 25_000
+"""To look at a document of the sample takes as long as to write so much text."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -154,7 +158,16 @@ def _lacks(run: Run, key: str) -> str | None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    tidy(run.store, run.settings.output.path, receipt.facts["files"])
+    folder = run.settings.output.path
+    if run.settings.output.sidecars and run.is_current("cluster_map"):
+        add_map(run, run.receipt("cluster_map"), receipt)
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    tidy(run.store, folder, manifest["files"])
+    run.observed |= {
+        "files": manifest["files"],
+        "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+    }
 
 
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
@@ -222,12 +235,13 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     contents, start = stored_records(run.store, view), offsets(view.records)
     files = dict(zip(names, pairwise([0, *limits]), strict=True))
     many = output.by_workers and _in_workers(run, row_sizes, limits, schema)
+    in_place = _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES)
+    if many and not in_place:
+        stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, run.progress)
+        return
     with run.progress("writing records", len(view), "records") as advance:
-        if _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES):
+        if in_place:
             stage_in_place(output, contents, start, rows, row_sizes, files, advance)
-            return
-        if many:
-            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
@@ -466,6 +480,9 @@ CURATED_OUTPUT = WholeCorpus(
     doing="writing the output",
     check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
     compute=_compute,
+    amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
+    shared_from=WORKERS_FROM_BYTES,
+    pace=(0.0, 0.0036),
     show=_show,
     checks=(
         Check(

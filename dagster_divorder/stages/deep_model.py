@@ -30,7 +30,7 @@ from dagster_divorder.models.checkpoint import (
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit, Refit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
@@ -46,6 +46,7 @@ WHOLE_BYTES = 4 << 30
 """Weights up to this size are hashed whole (1 to 4 s); larger ones by size, beginning, end and SAMPLES blocks."""
 SAMPLES = 256
 BLOCK_BYTES = 1 << 20
+START_TOKENS = 80_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +230,19 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
     return {"base_model": base.version, **fit_inputs(run, stage)}
 
 
+def _amount(settings: Settings, size: Size, stage: str) -> float:
+    """Tokens that a decoder is trained on; loading torch takes as long as START_TOKENS of them."""
+    if _asked(settings, stage)[0] != BOOTSTRAP:
+        return 1.0
+    return START_TOKENS + min(size.tokens, settings.deep.train_tokens)
+
+
 def _model(stage: str, description: str) -> PinnedFit:
     return PinnedFit(
         name=stage,
         version=1,
         asset=False,
+        kinds=lambda settings: {"pytorch"},
         description=description,
         reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
         settings=partial(_settings, stage=stage),
@@ -243,6 +252,7 @@ def _model(stage: str, description: str) -> PinnedFit:
         compute=partial(_compute, stage=stage),
         refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
         drift=another_corpus,
+        amount=partial(_amount, stage=stage),
         facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},
     )
 

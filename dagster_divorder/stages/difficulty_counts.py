@@ -37,7 +37,10 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     counted = np.zeros_like(lengths)
     counted[rows] = lengths[rows]
     counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
-    for at, (_, held) in enumerate(tokens.each(view.documents)):
+    fragments = counted(
+        run.progress, "counting", tokens.each(view.documents), len(view.documents), "fragments"
+    )
+    for at, (_, held) in enumerate(fragments):
         counts.add(held["ids"], held["lengths"], counted[start[at] : start[at + 1]])
     ids = document_ids(run.store, view)[rows, 0]
     return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids})}

@@ -19,7 +19,6 @@ import orjson
 from dagster_divorder.core.metrics import (
     Diversity,
     Seam,
-    ShufflingCheck,
     WindowDeviation,
     average,
     beats_shuffling,
@@ -65,7 +64,10 @@ from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, side_by_side
+from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.measures import FOLLOWED, MEASURES, side_by_side
+from dagster_divorder.view.verdict import Verdict
+from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
 ORDER_BYTES = 100
@@ -75,25 +77,14 @@ TOGETHER_BYTES = 256 << 20
 FEWEST_COLUMNS = 60
 """Of a bar in the picture, each a batch where there are that many."""
 
-TIMES_SHUFFLED = {
-    "distinct clusters a sequence": "clusters in a sequence, times shuffled",
-    "batch TV, clusters": "batch TV, times shuffled",
-    "worst share, batch anywhere": "worst batch anywhere, times shuffled",
-}
-"""Measures that people follow over runs, and what they are called as multiples of shuffling's."""
-
-LEGEND = """
-Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: the input
-as it is. Clusters are the topics that were found in the corpus.
-
-- **clusters in a sequence**: how many topics one training sequence holds.
-- **batch TV**: how far the topics of a batch lie from the corpus's own mix (total variation): 0 % is the same mix,
-100 % nothing in common.
-- **worst batch anywhere**: how many percentage points a topic's share is off in the worst window as long as a batch,
-wherever it begins.
-- **prefix deviation**: how many tokens what was read so far is away from the corpus's mix, on average over the order.
-- **every cluster seen after**: the part of the data after which every topic has come up.
-"""
+LEGEND = "\n".join(
+    [
+        "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
+        "the input as it is. Topics are the clusters that were found in the corpus.",
+        "",
+        *(f"- **{measure.label}**: {measure.about}." for measure in MEASURES.values()),
+    ]
+)
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -269,7 +260,7 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
     return {name: found[name] for name in ("original", "sequences_random", "curated", "sequences")}
 
 
-def shuffling_checks(run: Run) -> dict[str, ShufflingCheck]:
+def load_verdict(run: Run) -> Verdict:
     """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
     are balanced. One whose target moves is held against the mix that can be had of it.
 
@@ -277,7 +268,7 @@ def shuffling_checks(run: Run) -> dict[str, ShufflingCheck]:
         MissingStageError: diversity_metrics has no result under these settings.
     """
     settings, metrics = run.settings, load_metrics(run)
-    return {
+    found = {
         ours: beats_shuffling(
             _windows(metrics[ours]),
             _windows(metrics[other]),
@@ -288,6 +279,9 @@ def shuffling_checks(run: Run) -> dict[str, ShufflingCheck]:
         )
         for ours, other in SHUFFLED.items()
     }
+    return Verdict(
+        sequences=found[TRAIN_ON], documents=found["curated"], metrics=metrics, remedy=remedy(settings)
+    )
 
 
 def remedy(settings: Settings) -> str:
@@ -324,34 +318,30 @@ def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
     return {trait: Seam(**of) for trait, of in figures["seam"].items()}
 
 
-def _markdown(rows: list[dict[str, str]]) -> str:
-    lines = [tuple(rows[0]), ("---",) * len(rows[0]), *(tuple(row.values()) for row in rows)]
-    # A trait may be called anything.
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
-
-
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
     """The few figures of the training sequences in order that say how good they are, rounded as they are shown
     elsewhere, and some as multiples of shuffling's. What cannot be told of this corpus is not there."""
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
-    measured = {name: ours[name] for name in TIMES_SHUFFLED} | drift_columns(load_stationarity(run))
+    measured = {name: ours[name] for name in FOLLOWED} | drift_columns(load_stationarity(run))
     figures = {
-        MEASURES[name].name: float(MEASURES[name].show(value).replace(",", ""))
+        MEASURES[name].label: float(MEASURES[name].show(value).replace(",", ""))
         for name, value in measured.items()
         if value is not None
     }
     times = {
-        times: ours[name] / shuffled[name]
-        for name, times in TIMES_SHUFFLED.items()
+        f"{MEASURES[name].name.removesuffix(', mean')}, times shuffled": ours[name] / shuffled[name]
+        for name in FOLLOWED
         if ours[name] is not None and shuffled[name]
     }
     return figures | times
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
+    verdict = load_verdict(run)
     shown: dict[str, Table | Picture | Text | float] = {
-        "orders": Text(f"{_markdown(side_by_side(receipt.figures['summary']))}\n\n{LEGEND}"),
+        "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
+        "orders": Text(f"{TextTable(side_by_side(receipt.figures['summary'])).markdown()}\n\n{LEGEND}"),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }
@@ -365,22 +355,13 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 def _order_beats_shuffling(run: Run) -> Finding:
     """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds); a table
     shows the documents in order, too. The output is whole and can be trained on, whatever this says."""
-    found = shuffling_checks(run)
+    verdict = load_verdict(run)
     said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
-    ours = found[TRAIN_ON]
-    if not ours.comparisons:
-        meant = "whether the order helps cannot be told of so few tokens"
-    elif ours.passed:
-        meant = (
-            "every batch, wherever it begins, is nearer to the mix of the whole corpus than a shuffled one"
-        )
-    else:
-        meant = "in these windows the mix swings more than after shuffling. The output is whole and can be trained on"
     return Finding(
-        passed=ours.passed,
-        text=f"{ours.text()}\n\nFor training: {meant}.\n\n{said}",
-        remedy=remedy(run.settings),
-        figures={ORDERS[name]: found[name].rows() for name in (TRAIN_ON, "curated")},
+        passed=verdict.sequences.passed,
+        text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{said}",
+        remedy=verdict.remedy,
+        figures={ORDERS[TRAIN_ON]: verdict.sequences.rows(), ORDERS["curated"]: verdict.documents.rows()},
     )
 
 
@@ -432,6 +413,7 @@ DIVERSITY_METRICS = WholeCorpus(
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
+    pace=(0.1, 0.0026),
     compute=_compute,
     publish=_publish,
     show=_show,

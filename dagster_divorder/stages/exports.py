@@ -23,7 +23,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
-from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.exports.text import TEXT
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -124,6 +124,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
+        progress=run.progress,
     )
 
 
@@ -171,7 +172,8 @@ def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
         batch=run.settings.sequence.batch,
     )
     started = time.perf_counter()
-    with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
+    size = 4 * int(rows.tokens.sum())
+    with run.progress(found.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
@@ -452,7 +454,9 @@ EXPORTS = WholeCorpus(
     publish=_publish,
     doing="writing exports",
     check_settings=_check_settings,
+    pace=(0.08, 0.01),
     compute=_compute,
+    shared_from=WORKERS_FROM_BYTES,
     show=_show,
     checks=(
         Check(

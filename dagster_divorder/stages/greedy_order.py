@@ -208,6 +208,7 @@ GREEDY_ORDER = WholeCorpus(
     settings=document_order,
     inputs=_inputs,
     content=("order",),
+    pace=(0.1, 0.0027),
     compute=_compute,
     checks=(
         Check(

@@ -364,6 +364,7 @@ HELDOUT = PinnedFit(
     inputs=_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
+    pace=(0.02, 0.004),
     compute=_compute,
     # Nobody asks for others: what is held out stays so.
     refit=lambda settings: Refit("auto", ""),

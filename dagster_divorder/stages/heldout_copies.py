@@ -179,5 +179,6 @@ HELDOUT_COPIES = PerDocument(
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
     },
     doing="looking for copies of what is held out",
+    pace=(0.03, 0.013),
     compute=_compute,
 )

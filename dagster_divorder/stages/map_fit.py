@@ -86,6 +86,7 @@ MAP_FIT = PinnedFit(
     compute=_compute,
     refit=_refit,
     drift=another_corpus,
+    amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
     facts=lambda run, files: {
         "space": chosen_space_key(run),
         "note": orjson.loads(files[NOTE]) if NOTE in files else None,

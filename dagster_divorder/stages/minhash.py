@@ -30,5 +30,6 @@ MINHASH = PerDocument(
     description="A signature of every document, by which near copies are found.",
     reads=lambda settings: ("raw_docs",),
     doing="signing documents",
+    pace=(1.1, 0.0135),
     compute=lambda run: partial(sign, run.store),
 )

@@ -52,10 +52,8 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_kind
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import (
-    load_metrics,
+    load_verdict,
     read_in_order,
-    remedy,
-    shuffling_checks,
 )
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.ids import own_ids
@@ -69,12 +67,10 @@ from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
 from dagster_divorder.view.drawing import stamped
-from dagster_divorder.view.report.check import sentences
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
     Agreement,
     Card,
-    Check,
     MapPoints,
     Numbers,
     StageRun,
@@ -90,7 +86,8 @@ EVIDENCE = {
     "ari_comparison": "whether two kinds of vectors see the same topics",
     "cluster_map": "the documents as a map, coloured by cluster",
     "training_evidence": "what the order does to small models that are trained in it",
-    "set_diversity": "how many different things there are in what is chosen, and in batches",
+    "set_diversity": "how many different things there are in the corpus, in what is chosen and in its parts",
+    "near_duplicates": "which texts are near copies of others",
 }
 """Stage -> what the report shows of it where it is there; of those that the settings have."""
 LENGTH_COLUMNS, BINS = 100, 100
@@ -117,7 +114,7 @@ def _compute(run: Run) -> Made:
         "path": str(run.settings.output.path / PAGE),
         "bytes": len(page),
         "beside": [CLOUD] if "cluster_map" in found else [],
-        "check": " ".join(sentences(shown.check)),
+        "check": " ".join(shown.check.sentences),
         "better_than_shuffling": shown.check.passed if shown.check.compared else None,
         "sections": sections,
         "missing": list(missing),
@@ -154,7 +151,8 @@ def numbers(
     run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
     """All that the report shows; found, missing: see `at_hand`."""
-    settings, metrics, compared = run.settings, load_metrics(run), shuffling_checks(run)
+    settings, verdict = run.settings, load_verdict(run)
+    metrics = verdict.metrics
     of = _load(run)
     tokens = of.stream.traits.tokens
     coloured = largest(
@@ -170,12 +168,7 @@ def numbers(
         manifest=manifest,
         tokens=int(tokens.sum()),
         space=chosen_kind(run),
-        check=Check(
-            sequences=compared["sequences"],
-            documents=compared["curated"],
-            metrics=metrics,
-            remedy=remedy(settings),
-        ),
+        check=verdict,
         drift=load_stationarity(run),
         warnings=warnings_of(metrics["sequences"]["targets"]),
         distinct={name: binned(distinct, BINS) for name, (_, distinct) in of.orders.items()},
@@ -216,16 +209,20 @@ def numbers(
         agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
         map=_map(of, coloured) if "cluster_map" in found else None,
         trained=load_evidence(run) if "training_evidence" in found else None,
-        chosen={
-            name: of.rows
-            for stage in ("subset_selection", "set_diversity")
-            if run.settings.selects and (stage in found or stage not in EVIDENCE)
-            for name, of in run.graph[stage].show(run, run.receipt(stage)).items()
-            if isinstance(of, Table)
-        },
+        chosen=_tables(run, "subset_selection") if settings.selects else {},
+        diversity=_tables(run, "set_diversity") if "set_diversity" in found else {},
+        copies=(found["near_duplicates"].figures, _tables(run, "near_duplicates"))
+        if "near_duplicates" in found
+        else None,
         runs=_stage_runs(run, found),
         missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
     )
+
+
+def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
+    """The tables that a stage shows, by name."""
+    shown = run.graph[stage].show(run, run.receipt(stage))
+    return {name: of.rows for name, of in shown.items() if isinstance(of, Table)}
 
 
 def _stage_runs(run: Run, found: Mapping[str, Receipt]) -> list[StageRun]:
@@ -470,7 +467,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=6,
+    version=7,
     kinds=lambda settings: {"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "

@@ -375,6 +375,7 @@ PACKED_SEQUENCES = WholeCorpus(
     settings=_settings,
     content=("plan", "rows"),
     doing="packing sequences",
+    pace=(0.04, 0.0002),
     compute=_compute,
     checks=(
         Check(

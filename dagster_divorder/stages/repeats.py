@@ -281,6 +281,7 @@ REPEATS = WholeCorpus(
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
+    pace=(0.03, 0.005),
     compute=_compute,
     show=lambda run, receipt: {"mix": Table(load_sources(run))},
 )

@@ -23,6 +23,7 @@ from dagster_divorder.core.packing.copies import sequence_spacing, sequence_time
 from dagster_divorder.core.pca import Pca, project
 from dagster_divorder.core.targets import sequence_targets
 from dagster_divorder.engine.local import count_workers
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
@@ -51,7 +52,10 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
     view, space = stream_view(run) if view is None else view, load_space(run)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
-    for runs, rows, arrays in space.files.at(view.documents, view.document_row[packed.document]):
+    each = space.files.at(view.documents, view.document_row[packed.document])
+    for runs, rows, arrays in counted(
+        run.progress, "adding up vectors", each, len(view.documents), "fragments"
+    ):
         vectors = space.transform(arrays["vectors"])
         if axes is None:
             dims = vectors.shape[1]
@@ -190,6 +194,7 @@ SEQUENCE_ORDER = WholeCorpus(
     settings=_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.
     inputs=_inputs,
+    pace=(0.05, 0.0023),
     compute=_compute,
     checks=(
         Check(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
 
 from dagster_divorder.core.order.deal import MOST_SHARDS
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.repeats import stream_size
@@ -75,6 +76,7 @@ class Parts(Sequence[Part], Generic[Part]):
 def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
     """`function(part)` for every shard's, in order. Function, parts and results can be pickled."""
     records = stream_size(run)
-    return run.engine.each(
+    made = run.engine.each(
         function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))
     )
+    return counted(run.progress, "ordering", made, len(parts), "shards") if len(parts) > 1 else made

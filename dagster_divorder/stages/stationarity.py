@@ -30,6 +30,7 @@ from dagster_divorder.core.metrics.stationarity import (
 )
 from dagster_divorder.core.traits import Traits, column_codes
 from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
@@ -183,7 +184,7 @@ def _compute(run: Run) -> Made:
     traits = load_stream(run).traits
     sample = load_sample(run, traits)
     found = stationarity(
-        ahead(features(run, traits, sample)),
+        counted(run.progress, "looking at features", ahead(features(run, traits, sample)), None, "features"),
         len(sample),
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,
@@ -227,5 +228,6 @@ STATIONARITY = WholeCorpus(
     inputs=_inputs,
     content=("found",),
     doing="looking for drift",
+    pace=(0.3, 0.0118),
     compute=_compute,
 )

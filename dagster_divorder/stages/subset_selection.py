@@ -1,7 +1,8 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
 A budget of documents or tokens is filled by `selection.method`. What can be chosen is the first record of each text
-(with `order.separate_copies` = "near" of each group of near copies) that has a vector and is not held out. What a
+(with `order.separate_copies` = "near" of each group of near copies) that has a vector and is not held out; with
+`selection.min_quality` the first of those that reach it, and where they do not fill the budget all of them. What a
 trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
 Appended data are chosen from together with all others, since what they add depends on what there is; what moved is
 told. The vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from dagster_divorder.core.selection import choose, semdedup, spokes
 from dagster_divorder.core.vendi import each_block, gram, vendi
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
@@ -51,12 +53,16 @@ REASONS = (
     "copy of another record",
     "no vector",
     "held out, or near what is",
+    "below selection.min_quality",
+    "no quality",
 )
-SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
+SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT, BELOW, NO_QUALITY = range(len(REASONS))
 CANNOT = {
     COPY: "are copies of others",
     NO_VECTOR: "have no vector",
     HELD_OUT: "are held out, or near what is",
+    BELOW: "are below selection.min_quality",
+    NO_QUALITY: "have no quality",
 }
 """Why records cannot be chosen."""
 
@@ -90,7 +96,7 @@ def vectors_stage(settings: Settings) -> str:
 class _Pool:
     """What there is to choose from: `rows` int64 (n,), the positions of the candidates; of all N records `tokens` and
     `sizes` (what the budget counts), int64, `reasons` int8, why one is no candidate, and `quality` float64, if any;
-    `budget`: what is left of it for the candidates."""
+    `budget`: what is left of it for the candidates; `note`: why they do not fill it, "" where they do."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -99,22 +105,34 @@ class _Pool:
     reasons: np.ndarray
     quality: np.ndarray | None
     budget: int
+    note: str
 
 
 def _pool(run: Run) -> _Pool:
     """
     Raises:
-        InputError: a budget that cannot be filled, or is spent already; a quality that is missing.
+        InputError: a budget that cannot be filled, or is spent already; a quality that is missing, or that no record
+            reaches.
     """
     chosen, view = run.settings.selection, run.view
     vectors = map_vectors(run.store, view, run.receipt(vectors_stage(run.settings)))
     tokens = run.column("token_counts", "lengths")[view.document_row].astype(np.int64)
-    reasons = _reasons(run, view, vectors)
+    quality = _quality(run) if chosen.quality else None
+    reasons = _reasons(run, view, vectors, quality)
     rows = np.flatnonzero(reasons == LOWER)
-    of = "documents" if chosen.documents else "tokens"
-    sizes = np.ones_like(tokens) if chosen.documents else tokens
-    asked, spent, there = getattr(chosen, of), int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
-    if asked > spent + there:
+    if quality is not None:
+        _check_quality(run, rows, quality, reasons)
+    of = "tokens" if chosen.tokens else "documents"
+    sizes = tokens if chosen.tokens else np.ones_like(tokens)
+    spent, there = int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
+    asked, note = getattr(chosen, of) or spent + there, ""
+    if asked > spent + there and chosen.min_quality is not None:
+        note = (
+            f"selection.{of} is {asked:,}, and only {spent + there:,} {of} reach selection.min_quality = "
+            f"{chosen.min_quality:g}{' or are consumed already' if spent else ''}: all of them are chosen"
+        )
+        run.progress.note(note)
+    elif asked > spent + there:
         counted = np.bincount(reasons, minlength=len(REASONS))
         others = [f"{counted[reason]:,} {CANNOT[reason]}" for reason in CANNOT if counted[reason]]
         raise InputError(
@@ -132,11 +150,10 @@ def _pool(run: Run) -> _Pool:
             f"selection.{of} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected room "
             f"for one at least: raise selection.{of}"
         )
-    quality = _quality(run, rows) if chosen.quality else None
-    return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent)
+    return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent, note)
 
 
-def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
+def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | None) -> np.ndarray:
     """Index in REASONS of each record, int8 (N,): LOWER of those that can be chosen."""
     every = np.arange(len(view))
     there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
@@ -146,27 +163,51 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
     taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
     reasons[~np.concatenate(list(there))] = NO_VECTOR
-    reasons[(copies != every) | taken[copies]] = COPY
+    first, least = copies, run.settings.selection.min_quality
+    if quality is not None and least is not None:
+        # Of copies the first that is good enough.
+        good = np.flatnonzero(quality >= least)[::-1]
+        of_group = np.full(len(view), -1)
+        of_group[copies[good]] = good
+        first = of_group[copies]
+    reasons[(first != every) | taken[copies]] = COPY
+    if quality is not None and least is not None:
+        reasons[quality < least] = BELOW
+        reasons[np.isnan(quality)] = NO_QUALITY
     if run.settings.holds_out:
         reasons[load_heldout(run).removed[view.document_row]] = HELD_OUT
     reasons[consumed] = CONSUMED
     return reasons
 
 
-def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
-    """Quality float64 (N,), checked of some rows."""
+def _quality(run: Run) -> np.ndarray:
+    """Quality float64 (N,), NaN where there is none."""
     name = run.settings.selection.quality
     assert name is not None
     if run.settings.selection.quality_model:
-        quality = run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
-    else:
-        column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-        if not is_number(column.type):
-            raise InputError(
-                f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "
-                "a model by an id with a slash"
-            )
-        quality = column.cast(pa.float64()).to_numpy()
+        return run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
+    column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
+    if not is_number(column.type):
+        raise InputError(
+            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "
+            "a model by an id with a slash"
+        )
+    return column.cast(pa.float64()).to_numpy()
+
+
+def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:
+    """See that there is something to choose from, and that candidates, `rows`, have a quality. reasons: see
+    `_reasons`."""
+    name, least = run.settings.selection.quality, run.settings.selection.min_quality
+    below, none = quality[reasons == BELOW], int((reasons == NO_QUALITY).sum())
+    if least is not None and not len(rows) and len(below) + none:
+        numbers = (
+            f"{name} goes from {below.min():g} to {below.max():g}" if len(below) else f"{name} has no number"
+        )
+        raise InputError(
+            f"selection.min_quality is {least:g}, and no record reaches it: of {len(below) + none:,} records {numbers}"
+            f"{f' ({none:,} have none)' if none and len(below) else ''}; expected a number in that range: lower it"
+        )
     bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
     if len(bad):
         raise InputError(
@@ -174,12 +215,11 @@ def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
             f"and {len(bad) - 1:,} others have no better; expected a finite number from 0 on: correct or add it, or "
             "take such records out of the input"
         )
-    if not quality[rows].any():
+    if len(rows) and not quality[rows].any():
         raise InputError(
             f"selection.quality: {name} is 0 of all {len(rows):,} records that can be chosen; expected one above 0: "
             "name another field or model, or none"
         )
-    return quality
 
 
 def _optimise(
@@ -210,7 +250,8 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
     count = min(settings.partitions, len(rows))
     parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
     items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
-    found = list(run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0))
+    optimised = run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0)
+    found = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
     weights = {alpha: np.empty(len(rows)) for alpha in alphas}
     for (alpha, part), (made, _) in zip(parts, found, strict=True):
         weights[alpha][part] = made * (len(made) / len(rows))
@@ -258,7 +299,9 @@ def _compute(run: Run) -> Made:
     weight = np.zeros(len(selected))
     weight[rows] = scores[used]
     names = pa.array(hex_ids(record_index(run, "id")[run.view.record_row]), pa.string())
-    reasons = pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS)
+    reasons = pa.DictionaryArray.from_arrays(
+        pa.array(pool.reasons), REASONS if settings.min_quality is not None else REASONS[:BELOW]
+    )
     about = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
     vendi_of = {row["choice"]: row["vendi"] for row in table}
     counted = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
@@ -269,6 +312,7 @@ def _compute(run: Run) -> Made:
         "vendi_all": vendi_of["all"],
         "vendi_selected": vendi_of[used],
         "vendi_random": vendi_of["random"],
+        **({"note": pool.note} if pool.note else {}),
         "reasons": {reason: count for reason, count in zip(REASONS, counted, strict=True) if count},
         **_moved(run, names, selected),
     }
@@ -349,7 +393,9 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {"selection": settings.selection.model_dump(mode="json"), "seed": settings.seed}
+    # Left out where it is unset, so that choices from before it keep their keys.
+    unset = {"min_quality"} if settings.selection.min_quality is None else set()
+    return {"selection": settings.selection.model_dump(mode="json", exclude=unset), "seed": settings.seed}
 
 
 SUBSET_SELECTION = WholeCorpus(

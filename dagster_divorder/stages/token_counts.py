@@ -83,6 +83,7 @@ TOKEN_COUNTS = PerDocument(
     reads=lambda settings: ("raw_docs", "base_model"),
     inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
     doing="tokenising",
+    pace=(0.03, 0.019),
     compute=_compute,
     figures=_figures,
     checks=(

@@ -29,6 +29,7 @@ from dagster_divorder.core.evidence import (
     estimate,
     mean,
     order_figures,
+    sensitivity,
     source_figures,
     verdict,
 )
@@ -39,7 +40,7 @@ from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequenc
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.vendi import window_scores
-from dagster_divorder.engine.progress import Advance
+from dagster_divorder.engine.progress import Advance, duration
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.pipeline.run import Run
@@ -48,6 +49,7 @@ from dagster_divorder.pipeline.stage import (
     Made,
     Picture,
     Shown,
+    Size,
     Table,
     Text,
     WholeCorpus,
@@ -83,6 +85,8 @@ STEPS = 250
 HELD_OUT_SHARE = 0.05
 """Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
 TIMED_STEPS = 6
+TRAINED_VERSION = 2
+"""Of the code that trains: part of the name of every training, which is kept while its summary is made anew."""
 PLAIN = {"original", "random", "repeated", "curated"}
 """Orders that look at no trait."""
 
@@ -127,10 +131,8 @@ def _compute(run: Run) -> Made:
     }
     left = [each for each in trainings if each.name not in made]
     if left:
-        size = prepared.tokens.size
         run.progress.note(
-            f"training {len(left):,} of {len(trainings):,} models ({evidence.model}): "
-            f"{size.steps * evidence.epochs:,} steps of {size.batch:,} sequences each"
+            f"training {len(left):,} of {len(trainings):,} models ({evidence.model}): {prepared.expectation(len(left))}"
         )
         prepared.train(left)
         files = store.hashed(folder)
@@ -328,7 +330,7 @@ class _Prepared:
         run, evidence = self.run, self.run.settings.evidence
         model = [evidence.model, _weights_of(evidence.model)]
         return content_hash(
-            TRAINING_EVIDENCE.version,
+            TRAINED_VERSION,
             [self.tokens.size, *model, evidence.epochs, evidence.schedule, self.device],
             versions(run, "packed_sequences", "sequence_order", "base_model"),
             [content_hash(array) for array in self.shared.values()],
@@ -370,17 +372,14 @@ class _Prepared:
             items = [each._replace(data=data[each.data]) for each in left]
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
-            at_once = min(len(items), run.engine.gpus if gpus else run.engine.workers)
-            # Where calls run in this process they tell of their tokens as they go.
-            here = run.settings.engine.kind == "local" and at_once <= 1
-            with run.progress("training", tokens * len(items), "tokens") as advance:
-                train = partial(train, advance=advance) if here else train
+            what = f"training {len(items):,} models"
+            with run.progress(what, tokens * len(items), "tokens") as advance:
                 environment = device_variables(self.device)
-                for failed in run.engine.each(train, items, gpus=gpus, environment=environment):
+                for failed in run.engine.each(
+                    train, items, gpus=gpus, environment=environment, advance=advance
+                ):
                     if failed:
                         run.progress.note(failed)
-                    if not here:
-                        advance(tokens)
         finally:
             run.store.delete(*temporary)
 
@@ -413,7 +412,7 @@ class _Prepared:
         if "size" in kept:
             size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
         else:
-            size = self.measured(budget)
+            size = self._of_steps(self._steps_before() or self.measured(budget))
             self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
         if size.steps < whole.steps:
             asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
@@ -422,26 +421,77 @@ class _Prepared:
             )
         return size
 
-    def measured(self, budget: float) -> _Size:
-        evidence, whole = self.run.settings.evidence, self.tokens.size
-        few = min(TIMED_STEPS, whole.steps)
-        trial = replace(self.tokens, size=_Size(few * whole.batch, few, whole.batch))
-        arrays = trial.data(trained_order("curated"), 0)
-        task = replace(self.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
-        begin = time.perf_counter()
-        _trained(task, arrays | {"epochs": arrays["epochs"][:1]})
-        step = (time.perf_counter() - begin) / few
+    def _of_steps(self, steps: int) -> _Size:
+        whole = self.tokens.size
+        return whole if steps >= whole.steps else _Size(steps * whole.batch, steps, whole.batch)
+
+    def _steps_before(self) -> int | None:
+        """Steps of an epoch of the last result, where only other code made it: its trainings are these."""
+        run, last = self.run, load_receipt(self.run.store, STAGE)
+        settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
+        same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
+            settings,
+            versions(run, *_reads(run.settings)),
+        )
+        if not last or not same or not run.store.exists(last.files["summary"]):
+            return None
+        steps: int = orjson.loads(run.store.read_verified(last.files["summary"]))["steps"]
+        return steps
+
+    def step_seconds(self) -> float:
+        """What a step takes on this machine, by a few of them behind the first, which loads libraries."""
+        memo = self.run.memo
+        if "step_seconds" not in memo:
+            few, whole = min(TIMED_STEPS, self.tokens.size.steps), self.tokens.size
+            trial = replace(self.tokens, size=_Size(few * whole.batch, few, whole.batch))
+            arrays = trial.data(trained_order("curated"), 0)
+            task = replace(self.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
+            times = [time.perf_counter()]
+            with self.run.progress("measuring the speed", few, "steps") as advance:
+
+                def timed(tokens: int) -> None:
+                    times.append(time.perf_counter())
+                    advance(1)
+
+                _trained(task, arrays | {"epochs": arrays["epochs"][:1]}, timed)
+            times = times[1:] if len(times) > 2 else times
+            memo["step_seconds"] = (times[-1] - times[0]) / max(1, len(times) - 1)
+        seconds: float = memo["step_seconds"]
+        return seconds
+
+    def at_once(self, trainings: int) -> int:
+        """How many of so many trainings run at a time."""
+        engine = self.run.engine
+        return max(1, min(trainings, engine.gpus if self.device == "cuda" else engine.workers))
+
+    def expectation(self, trainings: int) -> str:
+        """What so many trainings do, and how long it takes."""
+        from dagster_divorder.models.training import noisy_batches
+
+        size, epochs, at_once = self.tokens.size, self.run.settings.evidence.epochs, self.at_once(trainings)
+        heldout = sum(self.shared[f"heldout {at}"].shape[1] for at in range(len(self.sources)))
+        # A pass over what is held out is a third of a step's: nothing is learnt.
+        steps = epochs * (size.steps + heldout / size.batch / 3) + noisy_batches(size.steps)
+        seconds = math.ceil(trainings / at_once) * steps * self.step_seconds()
+        return (
+            f"{size.steps * epochs:,} steps of {size.batch:,} sequences each, {at_once:,} at a time; about "
+            f"{duration(seconds)}"
+        )
+
+    def measured(self, budget: float) -> int:
+        """Steps of an epoch that so many seconds have room for."""
+        evidence = self.run.settings.evidence
+        step = self.step_seconds()
         count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
-        at_once = min(count, self.run.engine.gpus if self.device == "cuda" else self.run.engine.workers)
-        steps = int(budget * max(1, at_once) / (count * step * evidence.epochs))
+        at_once = self.at_once(count)
+        steps = int(budget * at_once / (count * step * evidence.epochs))
         if steps < 1:
             raise InputError(
                 f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
-                f"{step * count * evidence.epochs / max(1, at_once):.1f} s; expected more than that: raise it, or name "
+                f"{step * count * evidence.epochs / at_once:.1f} s; expected more than that: raise it, or name "
                 "fewer orders or seeds, or a smaller model"
             )
-        steps = min(steps, whole.steps)
-        return whole if steps == whole.steps else _Size(steps * whole.batch, steps, whole.batch)
+        return steps
 
 
 def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
@@ -620,8 +670,9 @@ def _summary(
     ]
     figures = {row["order"]: row for row in rows}
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
+    shown = sensitivity(figures[first], evidence.epochs * prepared.tokens.rows * prepared.tokens.length)
     return {
-        "verdict": verdict(figures, first, shuffled_order(first)),
+        "verdict": [*verdict(figures, first, shuffled_order(first)), *([shown] if shown else [])],
         "orders": rows,
         "sources": [
             {"order": name, **figures_of_source}
@@ -707,9 +758,16 @@ def _check_settings(run: Run) -> None:
     check_special_tokens(run.settings)
 
 
+def _amount(settings: Settings, size: Size) -> float:
+    """Tokens that are trained on in all trainings."""
+    evidence = settings.evidence
+    trainings = len(orders_of(settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * trainings
+
+
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=2,
+    version=3,
     kinds=lambda settings: {"pytorch"},
     description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
     "source, the seam between epochs, gradients, and what of it is beyond noise.",
@@ -720,5 +778,6 @@ TRAINING_EVIDENCE = WholeCorpus(
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_compute,
+    amount=_amount,
     show=_show,
 )

@@ -92,5 +92,6 @@ TRAITS = WholeCorpus(
         "categories": sorted(category_fields(settings).intersection(stored_traits(settings))),
     },
     content=("codes", "names"),
+    pace=(0.02, 0.0002),
     compute=_compute,
 )

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, V
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
-from dagster_divorder.engine.progress import Advance
+from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
@@ -180,7 +180,7 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
-    names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
+    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if output.sidecars else set()
     names |= {"ordering_comparison.png"} if output.plot else set()
     names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
     names |= {"left_out.parquet"} if settings.selects else set()
@@ -357,7 +357,12 @@ class OutputFolder:
                 raise
 
     def stage_each(
-        self, engine: Engine, write: Callable[[Any, IO[bytes]], Any], items: Mapping[str, Any], **needs: Any
+        self,
+        engine: Engine,
+        write: Callable[[Any, IO[bytes]], Any],
+        items: Mapping[str, Any],
+        progress: Progress | None = None,
+        **needs: Any,
     ) -> None:
         """Write files in workers, each through `write(item, file)`, by their names.
 
@@ -367,7 +372,8 @@ class OutputFolder:
         tasks = [(name, self.draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(_Staging(self.path, write), tasks, **needs)
-            self.entries |= dict(zip(items, entries, strict=True))
+            written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
+            self.entries |= dict(zip(items, written, strict=True))
 
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
@@ -392,7 +398,7 @@ class OutputFolder:
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
-        stale = _read_ledger(self.store, self.path) - self.staged.keys() - {*BESIDE}
+        stale = _read_ledger(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
             if not self.folder.atomic:
                 self._withdraw(manifest["key"])
@@ -413,6 +419,22 @@ class OutputFolder:
             with self.folder.create(manifest, temporary) as file:
                 file.write(data)
             self.folder.publish({manifest: temporary}, manifest, (), self.store.check)
+
+
+def add_to_output(
+    store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
+) -> None:
+    """Write a file into the output that a folder holds, and name it in its manifest, in which `about` is added.
+
+    Raises:
+        InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
+    """
+    manifest = read_manifest(place)
+    assert manifest is not None
+    with OutputFolder(store, place) as output:
+        output.entries |= manifest["files"]
+        output.stage(name, write)
+        output.commit({key: of for key, of in manifest.items() if key not in ("store", "files")} | about)
 
 
 def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
@@ -550,9 +572,11 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
     return not rehashed or damaged_file(path, files) is None
 
 
-def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
     """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
-    whole."""
+    whole. advance: told of bytes."""
     for name, entry in files.items():
         try:
             with folder_at(path).open(name) as opened:
@@ -565,6 +589,7 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
             return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
         if found != entry["sha256"]:
             return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        advance(size)
     return None
 
 
@@ -577,16 +602,22 @@ def stage_scattered(
     sizes: np.ndarray,
     files: Mapping[str, tuple[int, int]],
     write: WriteRecords,
-    advance: Advance,
+    progress: Progress,
 ) -> None:
     """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
 
-    contents, start, rows, sizes, advance: see `scatter`.
+    contents, start, rows, sizes: see `scatter`.
     """
-    with output.explaining():
+    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
     try:
-        output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
+        output.stage_each(
+            engine,
+            partial(write_stretch, scattered, write),
+            files,
+            progress=progress,
+            environment=KEEP_MEMORY,
+        )
     finally:
         output.folder.delete(scattered.files)
 

@@ -155,7 +155,8 @@ def find_files(
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "expected one kind an input: give each an [[input]] block of its own, with its paths"
+            "expected one kind an input: give each an [[input]] block of its own, as `divorder init` does for paths "
+            "that are named one by one"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)

@@ -27,7 +27,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
-from dagster_divorder.store.looks import looks_like
+from dagster_divorder.store.looks import CSV_REMEDY, looks_like
 from dagster_divorder.store.rows import row_as_json
 from dagster_divorder.store.sources import Source, open_source
 
@@ -96,9 +96,10 @@ def kind_of(path: Source) -> Kind:
         return "parquet"
     if _bare_name(path).endswith(JSONL_SUFFIXES):
         return "jsonl"
+    csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
-        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)})"
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){csv}"
     )
 
 
@@ -324,6 +325,17 @@ def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
             row += group.num_rows
             held += group.total_byte_size
     return list(zip(first, [*first[1:], None], strict=True))
+
+
+def row_groups(path: Source) -> list[tuple[int, int]]:
+    """(rows, uncompressed bytes) of each row group of a Parquet file.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    with _open_parquet(path, None) as (file, _):
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def has_dictionary(of: pa.DataType) -> bool:

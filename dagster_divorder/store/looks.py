@@ -7,6 +7,7 @@ warnings; nothing is refused by them that would be read otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ _PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "prompt and completion records": (("prompt", "question", "query"), ("completion", "response", "answer")),
 }
 """The fields that such records have, each under one of some names."""
+_WRITTEN_TURNS = ('[{"role"', '[{"content"', '[{"from"', '[{"value"')
+"""How a list of turns begins that is written as a text."""
+CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
 _BETWEEN = ("input", "context")
 """A part of Alpaca records that not all have."""
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
@@ -41,6 +45,7 @@ class Structure(NamedTuple):
 
     def said(self, *, by_jq: bool = True) -> str:
         """What the records are and what can be done, as the end of a message. by_jq: jq can read them."""
+        lies = "" if self.texts else "the text lies in a list of messages, which is not read yet; "
         jq = f", or with `jq -c '.text = {self.rendered}' IN > OUT.jsonl`" if by_jq else ""
         alone = (
             f"; or, for one field alone, set input.text_field = {json.dumps(self.texts[-1])}"
@@ -48,8 +53,8 @@ class Structure(NamedTuple):
             else ""
         )
         return (
-            f"{self.kind} ({', '.join(map(repr, self.fields))}), which are not rendered here: write each as one text "
-            f"first, with your model's template (tokenizer.apply_chat_template in Python){jq}{alone}"
+            f"{self.kind} ({', '.join(map(repr, self.fields))}), which are not rendered here: {lies}write each as one "
+            f"text first, with your model's template (tokenizer.apply_chat_template in Python){jq}{alone}"
         )
 
 
@@ -80,6 +85,9 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
 
 
 def _turn_keys(value: Any) -> tuple[str, str] | None:
+    if isinstance(value, str) and value.startswith(_WRITTEN_TURNS):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
     first = value[0] if isinstance(value, list) and value else None
     return next((keys for keys in _TURNS if isinstance(first, dict) and set(keys) <= first.keys()), None)
 
@@ -92,6 +100,7 @@ def _rendered(name: str, value: Any) -> str:
     field = f".{name}" if name.isascii() and name.isidentifier() else f".[{json.dumps(name)}]"
     if keys := _turn_keys(value):
         speaker, said = keys
+        field = f"{field} | fromjson" if isinstance(value, str) else field
         return f'({field} | map(.{speaker} + ": " + .{said}) | join("\\n\\n"))'
     return field
 
@@ -138,6 +147,8 @@ def looks_like(begins: bytes) -> str:
         return f"one object that holds the records in {container[1].decode()!r}; {write}"
     if head.strip() == b"{":
         return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
+    if re.match(rb'["\w][^{}]*?[,;\t]', head.partition(b"\n")[0]):
+        return f"no JSON; where it is CSV, {CSV_REMEDY}"
     try:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:

@@ -3,20 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from dagster_divorder.core.fields import column_at, value_at
+from dagster_divorder.store.blocks import BlockRecords
 from dagster_divorder.store.find import Found
-from dagster_divorder.store.inputs import Kind, LineBlock, read_batches, read_lines
+from dagster_divorder.store.inputs import (
+    SHOWN_BYTES,
+    Kind,
+    LineBlock,
+    LongRecord,
+    read_batches,
+    read_lines,
+    read_rows,
+    read_schema,
+)
 from dagster_divorder.store.json_records import parse
+from dagster_divorder.store.looks import looks_like
+from dagster_divorder.store.records import EMPTY_TEXT, reject_long
 from dagster_divorder.store.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 VALUES_SHOWN = 20
+
+
+@dataclass
+class Refusals:
+    """How many records were looked at, how many of them the pipeline refuses, and of the first of these the file, the
+    line or row and the reason, and what it looks like as the end of a sentence."""
+
+    looked_at: int = 0
+    refused: int = 0
+    first: str = ""
+    looks: str = ""
+
+    def add(self, path: str, number: int, reason: str, begins: bytes) -> None:
+        if not self.refused:
+            looks = looks_like(begins[:SHOWN_BYTES]) if reason != EMPTY_TEXT else ""
+            self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
+        self.refused += 1
+
+
+def first_refusals(found: Found, most: int) -> Refusals:
+    """Of the first `most` records of each file those that are refused when the input is taken in. A last line that is
+    still being written is none of them.
+
+    Raises:
+        InputError: a file cannot be read, or its columns differ from those of the first.
+    """
+    refusals, schema = Refusals(), None
+    for path in found.files:
+        if found.kind == "parquet":
+            schema = read_schema(path, schema)
+        left = most
+        for block in read_lines(path) if found.kind == "jsonl" else read_rows(path, schema):
+            if isinstance(block, LongRecord):
+                unit = "line" if found.kind == "jsonl" else "row"
+                _, reason = reject_long(block.path, unit, block.number, block.size, block.begins)
+                refusals.add(block.path, block.number, reason, block.begins)
+                looked_at = 1
+            else:
+                records = BlockRecords(block, found.shape)
+                looked_at = min(left, len(block.lines if isinstance(block, LineBlock) else block.rows))
+                texts, _ = records.parse(np.arange(looked_at))
+                refused = np.flatnonzero([text is None for text in texts])
+                for refusal in records.refusals(refused):
+                    if refusal.unfinished:
+                        looked_at -= 1
+                    else:
+                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw)
+            refusals.looked_at += looked_at
+            left -= looked_at
+            if left <= 0:
+                break
+    return refusals
 
 
 def unseen(inputs: Sequence[Found], wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:

@@ -12,13 +12,14 @@ from typing import Any
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.view.answer import TextTable
 
 FOLDER = "receipts"
 HISTORY_FOLDER = "history"
 HISTORY = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Receipt:
     """A stage's current result.
 
@@ -37,6 +38,21 @@ class Receipt:
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return str(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+    @property
+    def _table(self) -> TextTable:
+        """The figures that are no tables of their own."""
+        simple = {name: of for name, of in self.figures.items() if not isinstance(of, (list, dict))}
+        rows = [
+            {"figure": name, "value": str(of)} for name, of in {**simple, "version": self.version}.items()
+        ]
+        return TextTable(rows, self.stage)
 
     def save(self, store: Store) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", self)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder.core.checks import whole_number
+from dagster_divorder.core.fields import value_at, ways
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
 from dagster_divorder.streams.balancing import Recipe, Trait, label_of
@@ -17,6 +18,7 @@ By = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, Any]
 Target = str | Path | Mapping[str, Any]
 
 LARGEST_BUFFER = 1 << 20
+_NONE = object()
 SUM_TOLERANCE = 0.01
 
 
@@ -69,24 +71,23 @@ def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
 
 
 class Field:
-    """Reads a field of an example: a key, or the way to it through nested ones, such as "meta.source"."""
+    """Reads a field of an example, as `core.fields` names it; None where what holds it is null."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.way = name.split(".")
 
     def __call__(self, example: Any) -> Any:
         try:
             return example[self.name]
         except (KeyError, TypeError, IndexError):
-            value = example
-            for key in self.way:
-                if value is None and value is not example:
-                    return None
-                if not isinstance(value, Mapping) or key not in value:
-                    raise InputError(_missing(self.name, example)) from None
-                value = value[key]
+            if not isinstance(example, Mapping):
+                raise InputError(_missing(self.name, example)) from None
+        value = value_at(example, self.name, _NONE)
+        if value is not _NONE:
             return value
+        if any(value_at(example, parent, _NONE) is None for parent, _ in ways(self.name)):
+            return None
+        raise InputError(_missing(self.name, example))
 
 
 def _missing(name: str, example: Any) -> str:

@@ -389,8 +389,8 @@ class Balanced(Resumable[Example]):
         super().__init__()
         self.stream, self.recipe = stream, recipe
 
-    def _read(self, state: Mapping[str, Any] | None) -> Reading[Example]:
-        return Reading(self.stream, shifted(self.recipe, self.epoch), state)
+    def _read(self, state: Mapping[str, Any] | None) -> StreamPass[Example]:
+        return StreamPass(self.stream, shifted(self.recipe, self.epoch), state)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -411,7 +411,7 @@ def epoch_seed(seed: int, epoch: int) -> int:
     )
 
 
-class Reading(Generic[Example]):
+class StreamPass(Generic[Example]):
     """One pass over a stream: what was read, what is held, what is to go."""
 
     def __init__(

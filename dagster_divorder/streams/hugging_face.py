@@ -22,10 +22,11 @@ from datasets.iterable_dataset import (
     _BaseExamplesIterable,
 )
 
+from dagster_divorder.core.fields import columns_of
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
 from dagster_divorder.streams.arguments import Field
-from dagster_divorder.streams.balancing import BLOCK, Reading, Recipe, shifted
+from dagster_divorder.streams.balancing import BLOCK, Recipe, StreamPass, shifted
 
 OPEN_SHARDS = 10
 """Shards that are read at a time, at most: as many as `shuffle` reads."""
@@ -47,7 +48,7 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
         )
     features, examples, open_shards = stream.features, stream._ex_iterable, OPEN_SHARDS
     for read in (*(trait.read for trait in recipe.traits), recipe.tokens):
-        if features is not None and isinstance(read, Field) and not {read.name, read.way[0]} & set(features):
+        if features is not None and isinstance(read, Field) and not columns_of([read.name], list(features)):
             raise InputError(
                 f"the dataset has no column {read.name!r}; it has {', '.join(map(repr, list(features)[:20]))}"
                 f"{nearest(read.name, list(features))}"
@@ -96,7 +97,7 @@ class BalancedExamples(_BaseExamplesIterable):
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         state: dict[str, Any] = self._state_dict or self._init_state_dict()
         saved = state["reading"] and {**json.loads(state["reading"]), "source": state["source"]}
-        reading = Reading(_Shards(self.ex_iterable, self.open_shards), self.recipe, saved)
+        reading = StreamPass(_Shards(self.ex_iterable, self.open_shards), self.recipe, saved)
         every = max(BLOCK, self.recipe.buffer)
         for key, example in enumerate(islice(reading, state["gone"], None)):
             state["gone"] += 1

@@ -14,7 +14,6 @@ Known weakness: a text without a word that the sample used says nothing, and is 
 from __future__ import annotations
 
 import json
-import operator
 import os
 import random
 import uuid
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core import text_vectors
-from dagster_divorder.core.checks import positive
+from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.core.text_vectors import TextVectors, beginning
@@ -166,9 +165,7 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
     >>> topics.predict(["a wave of the tide", "the sea", "an oven for bread"])
     array([0, 0, 1], dtype=int32)
     """
-    k, seed = positive("k", _whole("k", k)), _whole("seed", seed)
-    if not 0 <= seed < 1 << 63:
-        raise InputError(f"seed is {seed}; expected a whole number in [0, 2**63)")
+    k, seed = whole_number("k", k, 1), whole_number("seed", seed, 0, (1 << 63) - 1)
     kept = _drawn(sample, max(SAMPLE, most_points(k, "faiss")), seed)
     texts = None
     if isinstance(kept, np.ndarray):
@@ -194,13 +191,6 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
         return topics
     names = short_names(characteristic_terms(words, topics._labels(units), k))
     return Topics(clusters=clusters, names=tuple(names), texts=texts)
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}; expected a whole number") from None
 
 
 def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str] | NDArray[Any]:

@@ -14,7 +14,7 @@ Known weakness: what no column holds is not looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -33,7 +33,8 @@ from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_rows, read_
 from dagster_divorder.tables.table import Table, open_table
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, VectorCodes, trait_of
-from dagster_divorder.view.words import aligned, fixed, number
+from dagster_divorder.view.answer import TextTable, as_text
+from dagster_divorder.view.words import fixed, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,18 +116,16 @@ class Comparison:
         )
 
     def __str__(self) -> str:
-        return "\n".join([self.title, "", *aligned([line.shown() for line in self.lines])])
+        return as_text([self.title, "", self._table])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from markupsafe import Markup, escape
+        return replace(self._table, title=self.title)._repr_html_()
 
-        rows = [line.shown() for line in self.lines]
-        lines = [[Markup("<th>{}</th>").format(name) for name in rows[0]]]
-        lines += [[Markup("<td>{}</td>").format(cell) for cell in row.values()] for row in rows]
-        table = Markup("\n").join(Markup("<tr>{}</tr>").format(Markup("").join(line)) for line in lines)
-        return str(Markup("<table><caption>{}</caption>\n{}\n</table>").format(escape(self.title), table))
+    @property
+    def _table(self) -> TextTable:
+        return TextTable([line.shown() for line in self.lines])
 
 
 def compare(

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.items import TABLE_WITHIN, Items, document_items
-from dagster_divorder.core.order import Targets, order
+from dagster_divorder.core.order import Targets
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.epochs import Epochs, plan_epochs
 from dagster_divorder.core.target_tables import Tables, check_tables
 from dagster_divorder.core.targets import document_targets
@@ -92,7 +93,8 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
 
 def order_rows(rows: Rows, **options: Any) -> NDArray[np.int64]:
     """Order of the rows, int64 (N,): position -> row. Options and errors as `tables.ordering.order` has them."""
-    return order(**_arguments(rows, **options))
+    # The items are no more than the task's own rows need, and go before it is ordered.
+    return make_task(**_arguments(rows, **options)).order()
 
 
 def row_epochs(rows: Rows, **options: Any) -> Epochs:

@@ -243,6 +243,47 @@ def cluster_legend(
         left = right + space
 
 
+def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Pairs of strategies: clusters in a sequence against how far batches are off the mix, on a logarithmic axis. Each
+    strategy of sequences has a colour; strategies of documents are named at their lowest point, where there is room.
+
+    rows: as `stages.strategy_comparison.row` makes them.
+    """
+    from matplotlib.transforms import Bbox
+
+    strategies = list(dict.fromkeys(row["sequences"] for row in rows))
+    for strategy, colour in zip(strategies, cluster_colours(len(strategies)), strict=True):
+        own = [row for row in rows if row["sequences"] == strategy]
+        axes.scatter(
+            [row["distinct clusters a sequence"] for row in own],
+            [100 * row["batch TV, clusters"] for row in own],
+            color=colour,
+            label=strategy,
+        )
+    _log_axis(axes)
+    axes.margins(x=0.12, y=0.12)
+    axes.set_xlabel("clusters in a sequence, mean: more is better")
+    axes.set_ylabel("batch TV, mean, %: less is better")
+    axes.legend(title="sequences in order of", loc="upper right")
+    lowest: dict[str, Mapping[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["batch TV, clusters"]):
+        lowest.setdefault(row["documents"], row)
+    dots = axes.transData.transform(
+        [(row["distinct clusters a sequence"], 100 * row["batch TV, clusters"]) for row in rows]
+    )
+    taken: list[Any] = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in dots]
+    for name, row in lowest.items():
+        place = (row["distinct clusters a sequence"], 100 * row["batch TV, clusters"])
+        for away in ((7, 4), (7, -12), (-7, 4), (-7, -12), (7, 16), (-7, 16), (7, -24), (-7, -24)):
+            side = "left" if away[0] > 0 else "right"
+            text = axes.annotate(name, place, xytext=away, textcoords="offset points", ha=side, size=9)
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
 def _position_axis(axes: Axes) -> None:
     """The horizontal axis of everything that is drawn along the dataset."""
     axes.set_xlim(0, 100)

@@ -21,7 +21,8 @@ from dagster_divorder.core.metrics import Diversity
 from dagster_divorder.core.metrics.along import Binned, binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, drawable, picture, stacked
-from dagster_divorder.view.words import MEASURES, brief, short
+from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.words import brief, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -357,7 +358,7 @@ def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
     top = 0.128
     for right, (measure, _) in zip(edges, columns, strict=True):
-        heading = textwrap.fill(MEASURES[measure].name, HEADING)
+        heading = textwrap.fill(MEASURES[measure].label, HEADING)
         figure.text(right, top, heading, size=12, color=MUTED, ha="right", va="bottom", linespacing=1.3)
     for row, (name, diversity) in enumerate(measured.items()):
         y, series = top - 0.028 - 0.0225 * row, charts.SERIES[name]

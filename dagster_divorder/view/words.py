@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -129,80 +128,6 @@ def brief(name: str) -> str:
         return line
     cut = line[: NAME - 1]
     return (cut.rpartition(",")[0] or cut) + "…"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """How one figure is shown wherever it is: its name with the unit, its rounding, and which way is better."""
-
-    name: str
-    show: Callable[[Any], str]
-    better: str
-
-
-MEASURES = {
-    "distinct clusters a sequence": Measure("clusters in a sequence, mean", fixed, "more"),
-    "fewest": Measure("clusters in a sequence, fewest", number, "more"),
-    "distinct clusters, flush": Measure("clusters in a sequence, flush", fixed, "more"),
-    "batch TV, clusters": Measure("batch TV, mean, %", points, "less"),
-    "worst batch TV, clusters": Measure("batch TV, worst, %", points, "less"),
-    "worst share, batch anywhere": Measure("worst batch anywhere, points off", points, "less"),
-    "mean prefix deviation, tokens": Measure("prefix deviation, mean, tokens", number, "less"),
-    "every cluster seen after": Measure("every cluster seen after", percent, "less"),
-    "features that drift": Measure("features that drift", number, "less"),
-    "rank correlation, largest": Measure("rank correlation, largest", fixed, "less"),
-    "farthest tenth, times shuffled": Measure("farthest tenth, times shuffled", fixed, "less"),
-    "mean batch, times shuffled": Measure("mean batch, times shuffled", fixed, "less"),
-    "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
-}
-"""By the names of `core.metrics.tables.summary_row` and of the strategies' comparison; see `measures`."""
-
-
-def measures(row: Mapping[str, Any]) -> dict[str, Measure]:
-    """The measures that a row of the summary has, by its names, in its order: those of MEASURES, and the batch TV of
-    every other trait, whose name may be any text."""
-    return {
-        name: MEASURES.get(name) or Measure(f"{clip(name)}, mean, %", points, "less")
-        for name in row
-        if name in MEASURES or name.startswith("batch TV of ")
-    }
-
-
-def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the strategies' comparison as people read it, by the names of its measures."""
-    known, shown = measures(row), {}
-    for name, value in row.items():
-        if name in known:
-            shown[known[name].name] = known[name].show(value)
-        else:
-            shown[name] = value if isinstance(value, str) else number(value)
-    return shown
-
-
-def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The summary's orders as columns, the one to train on first, and a row a measure: people compare along a line."""
-    return [
-        {
-            "measure": of.name,
-            "better": of.better,
-            **{ORDERS.get(row["order"], row["order"]): of.show(row[name]) for row in reversed(rows)},
-        }
-        for name, of in measures(rows[0]).items()
-    ]
-
-
-def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """A row a line, below the names of its columns, a word of them a line."""
-    columns = {name: (name.split(), [row[name] for row in rows]) for name in rows[0]}
-    height = max(len(words) for words, _ in columns.values())
-    stacked = [[""] * (height - len(words)) + words + cells for words, cells in columns.values()]
-    widths = [2 + max(map(len, column)) for column in stacked]
-    return [table_line(list(zip(line, widths, strict=True))) for line in zip(*stacked, strict=True)]
-
-
-def table_line(cells: list[tuple[str, int]]) -> str:
-    (first, width), *others = cells
-    return (f"{first:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in others)).rstrip()
 
 
 def corpus_name(files: Sequence[str]) -> str:

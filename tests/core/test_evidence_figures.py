@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dagster_divorder.core.evidence import (
+    NOTABLE,
     PLACES,
+    POWER,
     Trained,
     estimate,
     is_beyond_noise,
     largest_bump,
     order_figures,
+    pairs_to_show,
+    power,
     seam,
+    sensitivity,
     source_figures,
     verdict,
 )
@@ -67,6 +72,54 @@ def test_few_values_tell_no_noise_and_failed_ones_are_left_out() -> None:
 def test_noise_is_called_a_difference_once_in_twenty_times() -> None:
     draws = np.random.default_rng(0).standard_normal((4000, 3))
     assert np.mean([is_beyond_noise(estimate(draw)) for draw in draws]) == pytest.approx(0.05, abs=0.012)
+
+
+@pytest.mark.parametrize(("pairs", "spread"), [(2, 0.002), (4, 0.005), (10, 0.01), (35, 0.02)])
+def test_power_is_how_often_simulated_pairs_show_a_difference(pairs: int, spread: float) -> None:
+    draws = np.random.default_rng(0).normal(NOTABLE, spread, (4000, pairs))
+    shown = np.mean([(estimate(draw)["low"] or 0.0) > 0 for draw in draws])
+    assert power(pairs, NOTABLE, spread) == pytest.approx(shown, abs=0.025)
+
+
+@pytest.mark.parametrize("spread", [0.0005, 0.003, 0.01, 0.04, 0.3])
+def test_fewer_pairs_than_are_needed_show_a_difference_less_often(spread: float) -> None:
+    needed = pairs_to_show(NOTABLE, spread)
+    assert needed is not None and power(needed, NOTABLE, spread) >= POWER
+    assert needed == 2 or power(needed - 1, NOTABLE, spread) < POWER
+    # By the normal quantiles, which Student's are above of few pairs.
+    assert needed >= ((1.96 + 0.8416) * spread / NOTABLE) ** 2
+
+
+def test_equal_trainings_need_two_pairs_and_wild_ones_are_given_up() -> None:
+    assert pairs_to_show(NOTABLE, 0.0) == 2
+    assert pairs_to_show(NOTABLE, 1e3) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ((-0.11, -0.1, -0.09), ""),
+        ((-0.1,), ""),
+        ((math.nan, math.nan), ""),
+        (
+            (0.001, -0.001, 0.0),
+            "These 3 seeds show a difference of 0.01 nats in 80% of such comparisons, by the spread",
+        ),
+        ((0.0, 0.0), "These 2 seeds show"),
+        (
+            (0.02, -0.01, 0.0, math.nan),
+            "21 seeds (evidence.seeds, now 3) show a difference of 0.01 nats in 80% of",
+        ),
+        ((90.0, -90.0), "More than 1,000,000 seeds show"),
+    ],
+)
+def test_what_would_show_a_difference_is_said_where_none_is_beyond_noise(
+    differences: tuple[float, ...], said: str
+) -> None:
+    figures = {"less shuffled": estimate(differences), "pairs": int(np.isfinite(differences).sum())}
+    sentence = sensitivity(figures, 1_000)
+    assert sentence.startswith(said) and bool(sentence) == bool(said)
+    assert ("21,000 tokens of training" in sentence) == said.startswith("21")
 
 
 def test_the_seam_of_a_dip_and_a_spike() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from dagster_divorder.core.order import Targets, order
+from dagster_divorder.core.order import STRATEGIES, Targets, order
 from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.targets import (
@@ -261,3 +261,17 @@ def test_a_part_keeps_the_target_of_the_whole(corpus):
     norm = np.linalg.norm(corpus[[5, 3]].toarray()[:, GROUPS == 0], axis=1).sum()
     assert part.totals().norms == pytest.approx(norm)
     assert replace(part, placed=part.totals()).first_group().placed.values.shape == (40,)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_follows_targets_or_refuses_them(strategy):
+    random = np.random.default_rng(0)
+    counts = csr_matrix(np.eye(2, dtype=int)[random.integers(0, 2, 4_000)])
+    targets = Targets(progress=np.array([0.0, 1.0]), shares=np.array([[0.9, 0.1], [0.1, 0.9]]))
+    arguments = {"strategy": strategy, "sequence_length": 10, "batch": 10}
+    if not STRATEGIES[strategy].follows_targets:
+        with pytest.raises(InputError, match=f"strategy is '{strategy}', which does not follow targets"):
+            order(counts, [0, 0], targets=targets, **arguments)
+        return
+    first = counts[order(counts, [0, 0], targets=targets, **arguments)][:400, 0].sum()
+    assert first > 300

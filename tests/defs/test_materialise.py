@@ -104,8 +104,8 @@ def test_progress_and_what_was_new_are_in_the_log_of_the_run(
         run = execute(defs, instance, "raw_docs", "base_model", "token_counts")
         entries = instance.all_logs(run.run_id)
     said = [entry.user_message for entry in entries if not entry.is_dagster_event]
-    assert any(line.startswith("reading records: 120 records") for line in said)
-    assert any(line.startswith("tokenising: 120 of 120 documents (100%)") for line in said)
+    assert any(line.startswith("raw_docs: reading records: 120 records") for line in said)
+    assert any(line.startswith("token_counts: tokenising: 120 of 120 documents (100%)") for line in said)
     assert any(line.startswith("token_counts: 120 documents, 120 new, 0 reused") for line in said)
 
 

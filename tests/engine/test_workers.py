@@ -27,7 +27,20 @@ from tests.engine.work import (
     process_and_threads,
     refuse_three,
     square,
+    tell_and_refuse,
+    tell_each,
 )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_tell_how_far_they_are_in_the_process_that_asked(workers: int) -> None:
+    told: list[int] = []
+    found = LocalEngine(workers).each(tell_each, [2, 3, 1], advance=told.append)
+    assert list(found) == [2, 3, 1]
+    assert sorted(told) == [1, 1, 1, 2, 2, 3]
+    with pytest.raises(InputError, match="three is refused"):
+        list(LocalEngine(workers).each(tell_and_refuse, [3, 3], advance=told.append))
+    assert told[-1] == 30
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

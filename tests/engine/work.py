@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.errors import InputError
@@ -35,6 +36,17 @@ def refuse_three(number: int) -> int:
     if number == 3:
         raise InputError("three is refused")
     return number
+
+
+def tell_each(number: int, advance: Callable[[int], object]) -> int:
+    for at in range(number):
+        advance(at + 1)
+    return number
+
+
+def tell_and_refuse(number: int, advance: Callable[[int], object]) -> int:
+    advance(10 * number)
+    return refuse_three(number)
 
 
 def die_at_three(number: int) -> int:

@@ -383,8 +383,9 @@ class Law(RuleBasedStateMachine):
         for section, values in sections.items():
             base[section] = base.get(section, {}) | values
         order = base["order"]
-        if not order["traits"].keys() >= order.get("targets", {}).keys():
-            order["targets"] = {}  # those of a trait that is not balanced
+        follows = STRATEGIES[order.get("strategy", "balanced")].follows_targets
+        if not follows or not order["traits"].keys() >= order.get("targets", {}).keys():
+            order["targets"] = {}  # those that no strategy follows, or of a trait that is not balanced
         keep_what_goes_together(base["selection"])
         return Settings(**base)
 

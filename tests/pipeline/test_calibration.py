@@ -107,9 +107,9 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
     # Pooled by idf, so seen from the centre of the sample, which is here all documents.
     expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
     assert row["silhouette, as clustered"] == pytest.approx(expected, abs=1e-5)
-    sequences = results.metrics["sequences"]
-    assert row["distinct clusters a sequence"] == sequences["split"]["mean"]
-    assert row["worst share, batch anywhere"] == sequences["windows"]["batch"]["cluster"]["worst"]
+    sequences = results.metrics.set_index("measure")["sequences"]
+    assert row["distinct clusters a sequence"] == sequences["clusters in a sequence, mean"]
+    assert 100 * row["worst share, batch anywhere"] == sequences["worst batch anywhere"]
 
 
 def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, cluster_map, map_fit
-from dagster_divorder.stages.cluster_map import ClusterMap, load_map
+from dagster_divorder.stages.cluster_map import SIDECAR, ClusterMap, load_map
 from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.store.curated import is_whole, read_manifest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
@@ -277,3 +279,58 @@ def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> Non
     after = corpus.run()
     assert corpus.places() == places and after.files == before.files
     assert orjson.loads(receipt.read_bytes())
+
+
+def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
+    make_corpus: Callable[..., Corpus], tmp_path: Path
+) -> None:
+    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, cluster_map={"sample": 50})
+    out = tmp_path / "out"
+
+    def make_output() -> set[str]:
+        run_all(corpus.settings, Silent())
+        return {path.name for path in out.iterdir()}
+
+    def listed() -> dict[str, Any]:
+        manifest = read_manifest(out)
+        assert manifest and is_whole(out, manifest["files"])
+        assert {*manifest["files"], "curated_meta.json"} == {path.name for path in out.iterdir()}
+        return manifest
+
+    write_jsonl(corpus.path, [*RECORDS, RECORDS[0]])
+    assert SIDECAR not in make_output()
+    before, inodes = listed(), {path.name: path.stat().st_ino for path in out.iterdir()}
+    corpus.run()
+    after = listed()
+    assert {name: of for name, of in after.items() if name not in ("files", "map", "check")} == {
+        name: of for name, of in before.items() if name not in ("files", "check")
+    }
+    assert {*after["files"]} - {*before["files"]} == {SIDECAR}
+    untouched = {path.name for path in out.iterdir() if path.stat().st_ino == inodes.get(path.name)}
+    assert untouched == {*before["files"]}
+
+    xy, shown = np.load(out / SIDECAR), corpus.shown()
+    assert xy.dtype == np.float32 and xy.shape == (81, 2)
+    on_map = {tuple(i): xy for i, xy in zip(shown.ids.tolist(), shown.xy.tolist(), strict=True)}
+    run = Run(corpus.settings, corpus.store)
+    ids = document_ids(corpus.store, run.view)[run.view.document_row].tolist()
+    nowhere = [float("nan")] * 2
+    expected = [on_map.get(tuple(i), nowhere) for i in ids]
+    assert np.array_equal(xy, np.array(expected, np.float32), equal_nan=True)
+    assert np.isnan(xy).all(axis=1).sum() >= 30 and np.array_equal(xy[0], xy[80], equal_nan=True)
+
+    # Nothing new: neither touches it, and the output keeps it.
+    assert SIDECAR in make_output()
+    corpus.run()
+    assert listed() == after
+
+    # A new output has none until the map is of the same corpus.
+    write_jsonl(corpus.path, [*RECORDS, *MORE])
+    assert SIDECAR not in make_output()
+    corpus.run()
+    assert np.load(out / SIDECAR).shape == (104, 2)
+    # The map first, then the output.
+    shutil.rmtree(out)
+    assert SIDECAR in make_output()
+    assert np.load(out / SIDECAR).shape == (104, 2)
+    assert listed()["map"] == corpus.run().version

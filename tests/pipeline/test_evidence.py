@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
+from PIL import Image
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
@@ -17,12 +21,14 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, remedy, shuffling_checks
+from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.strategy_comparison import load_comparison
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.view.strategies import by_batches, conclusions
+from dagster_divorder.view.words import points
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -122,7 +128,7 @@ def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
-    found = shuffling_checks(left(balanced))["sequences"]
+    found = load_verdict(left(balanced)).sequences
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
     assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
@@ -131,9 +137,9 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
         sequence={"length": 64, "batch": 4, "strategy": "original"},
     )
     with pytest.raises(MissingStageError, match="made with other settings"):
-        shuffling_checks(left(as_it_is))
+        load_verdict(left(as_it_is))
     run_all(as_it_is, Silent())
-    found = shuffling_checks(left(as_it_is))["sequences"]
+    found = load_verdict(left(as_it_is)).sequences
     assert not found.passed
     assert "cluster in any batch" in found.text()
     # Topics lie in blocks: the last batch and the first one are of one topic each.
@@ -201,17 +207,30 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     }.items():
         monkeypatch.setenv(f"DIVORDER_{key}", value)
     assert main(["compare"]) == 0
-    head, _, *table = capsys.readouterr().out.strip("\n").splitlines()
-    assert "sequences of 128 tokens, batches of 4, 4 clusters" in head
-    names, rows = table[:-6], [line.split() for line in table[-6:]]
-    assert " ".join(" ".join(names).split()).count("flush") == 3
-    documents = load_settings().comparison.documents
-    assert [row[:2] for row in rows] == [[name, "original"] for name in documents]
-    stored = load_comparison(left(load_settings()))
-    assert [row[2] for row in rows] == [f"{row['distinct clusters a sequence']:.2f}" for row in stored]
-    assert {len(row) for row in rows} == {len(stored[0])}
-    place = list(stored[0]).index("features that drift")
-    assert [row[place] for row in rows] == [str(row["features that drift"]) for row in stored]
+    *lines, _ = capsys.readouterr().out.strip("\n").splitlines()
+    assert any("sequences of 128 tokens, batches of 4, 4 clusters" in line for line in lines)
+    stored = by_batches(load_comparison(left(load_settings())))
+    assert lines[: len(conclusions(stored))] == conclusions(stored)
+    assert {row["documents"] for row in stored} == set(load_settings().comparison.documents)
+    shown = [
+        [
+            row["documents"],
+            "original",
+            f"{row['distinct clusters a sequence']:.2f}",
+            points(row["batch TV, clusters"]),
+        ]
+        for row in stored
+    ]
+    assert [line.split() for line in lines[-6:]] == shown
+    assert [row[3] for row in shown] == sorted((row[3] for row in shown), key=float)
+    assert main(["compare", "--csv"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [float(row["std, flush"]) for row in table] == [row["std, flush"] for row in stored]
+    assert main(["compare", "--json", "--plot", "trade-off.png"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["comparison"] == stored
+    assert Image.open("trade-off.png").width == 900
+    assert main(["compare", "--details"]) == 0
+    assert "clusters in a sequence, flush" in capsys.readouterr().out
     assert not (corpus.parent / "data").exists()
 
 

@@ -361,14 +361,15 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     )
     run_all(settings, Silent())
     folder = settings.exports.path / "parquet"
-    assert verify(settings, folder, "torchtitan")[0]
-    passed, text = verify(settings, folder, "hf-trainer")
+    assert verify(settings, folder, "torchtitan").passed
+    answer = verify(settings, folder, "hf-trainer")
+    passed, text = answer.passed, str(answer)
     assert not passed and "the first that differs is batch 0" in text
     assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
     # The plan as it would be exported for it.
-    assert verify(settings, None, "torchtitan", world_size=4)[0]
+    assert verify(settings, None, "torchtitan", world_size=4).passed
     for asked, message in [
         ({"trainer": "megatron"}, "megatron does not read parquet"),
         ({"trainer": "hf_trainer"}, "hf-trainer"),
@@ -385,7 +386,7 @@ def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dic
     run_all(settings, Silent())
 
     def rows(folder: Path | None) -> set[str]:
-        _, text = verify(settings, folder, None, world_size=2, micro_batch=2)
+        text = str(verify(settings, folder, None, world_size=2, micro_batch=2))
         return {" ".join(line.split()) for line in text.splitlines() if " parquet " in line}
 
     of_export = rows(settings.exports.path / "parquet")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from dagster_divorder import cut, run_all, where
@@ -92,7 +93,7 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         where(settings, ids=["doc-1", "doc-99"])
     with pytest.raises(InputError, match="nothing says where training goes on"):
         cut(settings, ids=["doc-1"])
-    with pytest.raises(InputError, match="0 documents are to be cut"):
+    with pytest.raises(InputError, match="no document is named"):
         cut(settings, resume_at=1)
     with pytest.raises(InputError, match="nothing is asked for"):
         where(settings)
@@ -159,7 +160,7 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
 def test_the_commands_show_it(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: settings)
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: settings)
     assert main(["where", "--step", "2..3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(where(settings, steps=[2, 3]))
@@ -167,6 +168,14 @@ def test_the_commands_show_it(
     assert main(["cut", "--step", "2..3"]) == 0
     said = capsys.readouterr().out
     assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said
+    assert main(["cut", "--step", "2..3", "--json"]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    assert answer["step"] == 2 and len(answer["order.cut"]) > 1
+    table = where(settings, ids=answer["order.cut"])
+    assert answer["tokens"] == table[table.step >= 2].tokens.sum()
+    assert answer["share"] == answer["tokens"] / answer["rest_tokens"]
+    assert main(["where"]) == main(["cut"]) == 1
+    assert "--sequence 7" in (errors := capsys.readouterr().err) and "--step 1200..1210" in errors
     assert main(["where", "--step", "9999"]) == 1
     assert "divorder: step is 9,999" in capsys.readouterr().err
     assert main(["where", "--step", "0..1000000000"]) == 1

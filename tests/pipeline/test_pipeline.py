@@ -281,7 +281,22 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     assert isinstance(results.embeddings, np.memmap)
     assert results.embeddings.shape == (240, 16)
     assert np.allclose(np.linalg.norm(results.embeddings, axis=1), 1, atol=1e-5)
-    assert list(results.metrics) == list(ORDERS)
+    metrics = results.metrics.set_index("measure")
+    assert list(metrics)[:2] == ["unit", "better"] and set(ORDERS) < set(metrics)
+    held = metrics.loc["clusters in a sequence, mean"]
+    assert (
+        held["better"] == "more"
+        and held["sequences"]
+        == orjson.loads((settings.output.path / "curated_meta.json").read_bytes())["diversity"]["sequences"][
+            "split"
+        ]["mean"]
+    )
+    assert metrics.loc["every cluster seen after", "unit"] == "%" and metrics["about"].str.len().min() > 10
+    assert {"trait", "window", "measure", *ORDERS} <= set(results.measures)
+    assert (
+        "240 documents" in repr(results)
+        and "<td>near_duplicates</td><td>not made</td>" in results._repr_html_()
+    )
     assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.cli import summary
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -98,7 +98,7 @@ def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_repor
     settings = selecting(make_settings, corpus, documents=12)
     run = ran(settings, "ordering_report", "set_diversity")
     page = (settings.output.path / "ordering_report.html").read_text()
-    for shown in (summary(settings), page.partition("What was chosen")[2]):
+    for shown in (str(summary(settings, details=True)), page.partition("What was chosen")[2]):
         assert all(row["choice"] in shown for row in load_choices(run))
         scores = [row.get("mean vendi", row.get("vendi")) for load in TABLES for row in load(run)]
         assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)
@@ -318,9 +318,55 @@ def test_a_part_without_quality_prefers_none(corpus: Path, make_settings: Make) 
     assert (weights[0::3] > 0).all() and (weights[2::3] > 0).all()
 
 
+def test_below_a_quality_none_is_chosen_and_a_budget_that_is_not_filled_is_said(
+    corpus: Path, make_settings: Make
+) -> None:
+    records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
+    # Of three copies the last alone is good; another record has no quality.
+    good: dict[int, float | None] = {5: 1, 60: 2, 61: 6, 7: None}
+    records = [{**record, "good": good.get(at, record["good"])} for at, record in enumerate(records)]
+    write_jsonl(corpus, records)
+
+    def chosen(**selection: Any) -> Any:
+        settings = selecting(make_settings, corpus, quality="good", min_quality=5, **selection)
+        run = ran(settings, "subset_selection")
+        return load_results(settings.store.path).selection, run.receipt("subset_selection").figures
+
+    quality = np.array([float("nan") if record["good"] is None else record["good"] for record in records])
+    reach = np.flatnonzero(quality >= 5)
+    assert 61 in reach and not {5, 60} & {*reach.tolist()}
+    for method in ("quality", "spokes", "random"):
+        selection, figures = chosen(method=method, documents=4)
+        assert selection.selected.sum() == 4 and {*np.flatnonzero(selection.selected)} <= {*reach}
+        assert set(selection.reason[quality < 5]) == {"below selection.min_quality"}
+        assert selection.reason[7] == "no quality" and "note" not in figures
+    for budget in ({"documents": 1000}, {"tokens": 10**9}, {}):
+        selection, figures = chosen(method="quality", **budget)
+        assert np.flatnonzero(selection.selected).tolist() == reach.tolist()
+        said = f"only {len(reach)} documents reach selection.min_quality = 5: all of them are chosen"
+        assert (said in figures.get("note", "")) == ("documents" in budget)
+        assert ("tokens reach" in figures.get("note", "")) == ("tokens" in budget)
+
+
+def test_a_quality_that_none_reaches_is_refused_with_what_there_is(corpus: Path, make_settings: Make) -> None:
+    records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
+    settings = selecting(make_settings, corpus, documents=4, quality="good", min_quality=7.5)
+    with pytest.raises(
+        InputError, match=r"is 7\.5, and no record reaches it: of 62 records good goes from 0 to 7;"
+    ):
+        ran(settings, "subset_selection")
+    write_jsonl(corpus, [{**record, "good": None if at else 3} for at, record in enumerate(records)])
+    with pytest.raises(InputError, match=r"goes from 3 to 3 \(\d+ have none\)"):
+        ran(settings, "subset_selection")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ("min_quality = 3", 'min_quality is 3.0, and method is "none"'),
+        ('method = "random"\ndocuments = 3\nmin_quality = 3', "min_quality is 3.0, and quality is unset"),
+        ('method = "random"\nquality = "good"\nmin_quality = 3', "documents and tokens are unset"),
+        ('method = "random"\nquality = "good"\ndocuments = 3\nmin_quality = -1', "selection.min_quality"),
         ("documents = 3", 'documents is 3, and method is "none"'),
         ('method = "random"', "documents and tokens are unset"),
         ('method = "random"\ndocuments = 3\ntokens = 5', "documents and tokens are both set"),

@@ -12,14 +12,14 @@ import orjson
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.cli import summary
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.targets import warnings_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, shuffling_checks
+from dagster_divorder.stages.diversity_metrics import load_metrics, load_verdict, remedy
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
@@ -97,7 +97,8 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     warning = next(line for line in said if line.startswith("order.targets.source asks for"))
     assert repr(SEA) in warning and f"average what it has of the corpus, {own:.1%}" in warning
     assert "those asked for average 60.0%: ask for" in warning
-    assert warning in summary(settings) and f"target source {SEA}: on average" in summary(settings)
+    assert warning in str(summary(settings))
+    assert f"target source {SEA}: on average" in str(summary(settings, details=True))
     manifest = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
     assert manifest["targets"]["source"][SEA] == [0.8, 0.4]
     told = manifest["diversity"]["sequences"]
@@ -111,7 +112,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
 def test_the_check_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = shuffling_checks(left(settings))["sequences"]
+    found = load_verdict(left(settings)).sequences
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]

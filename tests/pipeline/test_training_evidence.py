@@ -20,7 +20,7 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Silent, duration
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import training
 from dagster_divorder.pipeline.run import Run
@@ -237,8 +237,8 @@ def test_a_killed_run_goes_on_with_the_trainings_that_are_left(settings: Callabl
 def test_a_budget_takes_tokens_away_and_says_so(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The steps that are timed take a second each.
-    ticks = count(0, stage.TIMED_STEPS)
+    # Every step that is timed takes a second.
+    ticks = count()
     monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
 
     def sized(budget: float) -> Any:
@@ -253,6 +253,37 @@ def test_a_budget_takes_tokens_away_and_says_so(
         InputError, match=r"budget_seconds is 1, and a step of each of 3 trainings takes 6.0 s"
     ):
         sized(1.0)
+
+
+def test_other_code_of_the_summary_trains_nothing_anew_and_keeps_the_size(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage._Prepared, "step_seconds", lambda prepared: 1.0)
+    of = settings({"budget_seconds": 3 * 2 * 3 * 1.0})
+    assert ran(of).receipt("training_evidence").figures["steps"] == 2 * 3
+    # A slower machine.
+    monkeypatch.setattr(stage._Prepared, "step_seconds", lambda prepared: 2.0)
+    monkeypatch.setitem(vars(stage.TRAINING_EVIDENCE), "version", 99)
+    receipt = ran(of).receipt("training_evidence")
+    assert receipt.fingerprint.startswith("99-")
+    assert (receipt.figures["steps"], receipt.figures["trained_now"]) == (2 * 3, 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_many_trainings_there_are_and_how_long_they_take_is_said_first(
+    workers: int, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage._Prepared, "step_seconds", lambda prepared: 0.1)
+    of = settings({"tokens": 5_000}, engine={"workers": workers})
+    run = planned(of)
+    prepared = stage._Prepared.of(run, "stages/training_evidence/none")
+    size, epochs = prepared.tokens.size, of.evidence.epochs
+    heldout = sum(rows.shape[1] for name, rows in prepared.shared.items() if name.startswith("heldout"))
+    steps = epochs * (size.steps + heldout / size.batch / 3) + training.noisy_batches(size.steps)
+    said = duration(-(-3 // workers) * steps * 0.1)
+    assert prepared.expectation(3) == (
+        f"{epochs * size.steps:,} steps of 4 sequences each, {workers} at a time; about {said}"
+    )
 
 
 def test_a_training_that_fails_is_named_and_the_others_go_on(
@@ -342,7 +373,7 @@ def test_one_command_shows_it(
     settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     of = settings({"orders": ("curated",)})
-    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: of)
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: of)
     assert main(["prove"]) == 0
     shown = capsys.readouterr().out
     assert "Held-out loss, mean over sources: curated" in shown

@@ -21,7 +21,7 @@ from dagster_divorder import run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.watch import Cursor, check_input
-from dagster_divorder.propose import write_settings
+from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import raw_docs
@@ -282,5 +282,5 @@ def test_variables_hold_several_urls() -> None:
 
 def test_settings_are_proposed_for_a_url(memory: Any, tmp_path: Path) -> None:
     put(f"{URL}/a.jsonl", b"".join(LINES))
-    settings, _ = write_settings([URL], tmp_path / "divorder.toml")
+    settings = write_settings(Proposal(blocks=look([URL])), tmp_path / "divorder.toml")
     assert settings.input.paths == (URL,) and settings.input.text_field == "text"

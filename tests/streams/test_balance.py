@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder import balance
 from dagster_divorder.errors import InputError
+from dagster_divorder.streams.arguments import Field
 
 laws = settings(max_examples=25, deadline=None)
 
@@ -183,6 +185,22 @@ def test_values_are_labels_whatever_their_type() -> None:
     assert len(list(balanced)) == len(stream)
     names = {name for _, name in balanced.state_dict()["passage"]["values"]}
     assert names == {"1", "true", "(missing)", "üüü", "a", "b"}
+
+
+def test_fields_are_named_as_everywhere() -> None:
+    """With dots of their own inside a parent, and the whole name first; what a null holds is missing."""
+    rows = [
+        {"meta": {"pile.set": "web"}},
+        {"meta.pile.set": "web", "meta": {"pile": {"set": "code"}}},
+        {"meta": MappingProxyType({"pile": {"set": "code"}})},
+        {"meta": {"pile": None}},
+        {"meta": None},
+    ]
+    read = Field("meta.pile.set")
+    assert [read(row) for row in rows] == ["web", "web", "code", None, None]
+    for lacking in ({"meta": {"pile": {}}}, {"meta": "web"}, {}, ["web"]):
+        with pytest.raises(InputError, match=r"no field 'meta\.pile\.set'"):
+            read(lacking)
 
 
 def test_more_values_than_are_kept_are_others() -> None:

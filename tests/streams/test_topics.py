@@ -329,10 +329,11 @@ def test_a_sample_that_cannot_be_used_is_refused(sample: Any, said: str) -> None
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"k": 0}, "k is 0; expected 1 or more"),
+        ({"k": 0}, "k is 0; expected a whole number of 1 or more"),
         ({"k": 2.0}, r"k is 2\.0; expected a whole number"),
         ({"k": "30"}, "k is '30'; expected a whole number"),
-        ({"seed": -1}, "seed is -1; expected a whole number in"),
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+        ({"k": True}, "k is True; expected a whole number"),
         ({"seed": None}, "seed is None; expected a whole number"),
     ],
 )

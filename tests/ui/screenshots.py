@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder import load_settings
-from dagster_divorder.cli import summary
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.settings import Settings
 from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
@@ -56,7 +56,7 @@ def save(png: bytes, file: Path, says: str = "") -> None:
 
 def save_pictures(settings: Settings, folder: Path) -> None:
     """The pictures of an output that README shows."""
-    says = summary(settings).partition("\neach stage")[0]
+    says = str(summary(settings))
     for made, shown in (("ordering_comparison", "ordering_comparison"), ("cluster_cloud", "cluster_map")):
         save((settings.output.path / f"{made}.png").read_bytes(), folder / f"{shown}.png", says)
 

@@ -25,7 +25,8 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
-from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, output_label
+from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.words import ORDERS, TRAIN_ON, output_label
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, run_command
 from tests.faults.runner import REPORTING, Runner
@@ -394,7 +395,7 @@ def test_one_figure_is_the_same_everywhere(
     assert {name: [row[order] for order in names] for name, row in orders.items()} == {
         row[0]: row[2:] for row in (re.split(r"  +", line) for line in console)
     }
-    shown = {measure.name: measure.show for measure in MEASURES.values()}
+    shown = {measure.label: measure.show for measure in MEASURES.values()}
     for name, path in IN_MANIFEST.items():
         for order, words in ORDERS.items():
             assert shown[name](reduce(getitem, path, manifest["diversity"][order])) == orders[name][words]

@@ -26,17 +26,17 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
-from dagster_divorder.view.report.check import sentences, windows
+from dagster_divorder.view.report.check import windows
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import (
     Agreement,
     Card,
-    Check,
     MapPoints,
     Numbers,
     StageRun,
     TraitAlong,
 )
+from dagster_divorder.view.verdict import Verdict
 from tests.view.html_page import check
 
 STYLE = (Path(sections.__file__).parent / "templates" / "style.css").read_text()
@@ -91,9 +91,9 @@ def clusters_along(*mixes: np.ndarray) -> dict[str, object]:
     return {"clusters": trait, "cluster_numbers": np.arange(values), "other_clusters": 0}
 
 
-def measured(*orders: str) -> Check:
+def measured(*orders: str) -> Verdict:
     """Orders of 2.5 distinct clusters a sequence."""
-    return Check(
+    return Verdict(
         sequences=ShufflingCheck((), (), ()),
         documents=ShufflingCheck((), (), ()),
         metrics={name: {"split": {"mean": 2.5}} for name in orders},
@@ -353,7 +353,7 @@ def deviation(window: int, worst: float, mean: float, partial: bool = False) -> 
     return WindowDeviation(window, 1000, worst, mean, worst, mean, 7, partial, 0.0, 0.0)
 
 
-def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Check:
+def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Verdict:
     def windows(worst: float) -> dict[str, dict[str, WindowDeviation]]:
         sizes = {"sequence": 64, "batch": 256}
         return {name: {"cluster": deviation(size, worst, worst / 2)} for name, size in sizes.items()}
@@ -371,34 +371,34 @@ def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Check:
         }
         for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
     }
-    return Check(
+    return Verdict(
         sequences=found, documents=ShufflingCheck((), (), ()), metrics=metrics, remedy="balance fewer traits"
     )
 
 
 def test_the_check_is_two_sentences() -> None:
-    claim, because = sentences(a_check(0.0412, 0.142))
+    claim, because = a_check(0.0412, 0.142).sentences
     assert "better than shuffling" in claim
     assert "batch of 4 sequences" in because
     assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
 
 
 def test_a_corpus_of_a_few_batches_is_checked_by_its_sequences() -> None:
-    claim, because = sentences(a_check(0.1, 0.2, tokens=1000))
+    claim, because = a_check(0.1, 0.2, tokens=1000).sentences
     assert "better than shuffling" in claim
     assert "In a sequence of 64 tokens" in because
     assert "5.00 percentage points off on average, against 10.00 after shuffling" in because
 
 
 def test_a_failed_check_says_what_to_do() -> None:
-    claim, because = sentences(a_check(0.2, 0.1))
+    claim, because = a_check(0.2, 0.1).sentences
     assert claim == "This order does not beat shuffling in cluster in any sequence and cluster in any batch."
     assert because == "What to do: balance fewer traits."
 
 
 def test_too_small_a_corpus_cannot_be_checked() -> None:
     of = a_check(0.2, 0.1, tokens=100)
-    claim, because = sentences(of)
+    claim, because = of.sentences
     assert not of.compared and not of.passed
     assert "cannot be told" in claim and "5.00 distinct clusters" in because
 

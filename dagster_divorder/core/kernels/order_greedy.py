@@ -43,8 +43,6 @@ ROUNDING = 1e-13
 BLOCK = 256
 # The pool is topped up, and gaps in it closed, when one of so many parts of it is gone.
 REFILL_PARTS = 4
-# Items whose lengths `classes_of` holds side by side.
-COMPARED_AT_ONCE = 1 << 13
 
 
 class Rows(NamedTuple):
@@ -105,27 +103,48 @@ class Classes(NamedTuple):
     varies: NDArray[np.bool_]
 
 
-def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
-    """By exact comparison of all items' lengths, and of the totals placed, with the totals of the whole, float64 (J,)
-    both. Where a group of the whole has none, every group is a class of its own. O(nnz + M G^2)."""
-    n_groups, items = len(rows.weights), len(rows.indptr) - 1
-    placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
-    whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
-    like = np.full((n_groups, n_groups), (whole > 0.0).all())
+@njit(cache=True, nogil=True)
+def _compare_lengths(rows: Rows, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether lengths differ between items, bool (G,). Reads `like`, bool (G, G), below its diagonal, and takes out of
+    it the pairs of groups that some item holds in other proportions than the whole, float64 (G,)."""
+    indptr, indices, data, groups, weights, _ = rows
+    n_groups = weights.shape[0]
     varies = np.zeros(n_groups, np.bool_)
     first = np.zeros(n_groups)
-    for begin in range(0, max(items, 1), COMPARED_AT_ONCE):
-        indptr = rows.indptr[begin : begin + COMPARED_AT_ONCE + 1]
-        entries = slice(indptr[0], indptr[-1])
-        row = np.arange(len(indptr) - 1).repeat(np.diff(indptr))
-        cell = row * n_groups + rows.groups[rows.indices[entries]]
-        lengths = np.bincount(cell, weights=rows.data[entries], minlength=(len(indptr) - 1) * n_groups)
-        lengths = lengths.reshape(-1, n_groups)
-        first = lengths[0] if begin == 0 and items else first
-        varies |= (lengths != first).any(axis=0)
-        for row_lengths in (lengths, placed[np.newaxis]) if begin == 0 else (lengths,):
-            products = row_lengths[:, :, np.newaxis] * whole
-            like &= (products == products.transpose(0, 2, 1)).all(axis=0)
+    length = np.empty(n_groups)
+    # Pairs that are alike so far: most go at the first items.
+    pairs = np.argwhere(like)
+    pairs = pairs[pairs[:, 0] > pairs[:, 1]]
+    left = pairs.shape[0]
+    for s in range(indptr.shape[0] - 1):
+        length[:] = 0.0
+        for k in range(indptr[s], indptr[s + 1]):
+            length[groups[indices[k]]] += data[k]
+        if s == 0:
+            first[:] = length
+        for g in range(n_groups):
+            varies[g] |= length[g] != first[g]
+        at = 0
+        while at < left:
+            g, h = pairs[at]
+            if length[g] * whole[h] == length[h] * whole[g]:
+                at += 1
+                continue
+            like[g, h] = False
+            left -= 1
+            pairs[at] = pairs[left]
+    return varies
+
+
+def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
+    """By exact comparison of all items' lengths, and of the totals placed, with the totals of the whole, float64 (J,)
+    both. Where a group of the whole has none, every group is a class of its own. O(nnz + M (G + pairs of a class))."""
+    n_groups = len(rows.weights)
+    placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
+    whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
+    like = np.outer(placed, whole) == np.outer(whole, placed)
+    like &= (whole > 0.0).all()
+    varies = _compare_lengths(rows, whole, like)
     lead = np.arange(n_groups)
     for g in range(n_groups):
         lead[g] = next((h for h in range(g) if lead[h] == h and like[g, h]), g)
@@ -150,8 +169,8 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
     `rounding` the first.
 
     Slots are those of the first `blocks` blocks of BLOCK; free ones have base = inf. A single running minimum would
-    wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or a multiple of 4 features.
-    O(slots features).
+    wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or an even number of
+    features. O(slots features).
     """
     lane = np.full(BLOCK, np.inf)
     score = np.empty(BLOCK)
@@ -165,19 +184,38 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
                 value = sum_[c] + factor * only[c]
                 lane[c] = value if value < lane[c] else lane[c]
             continue
-        for f in range(0, count, 4):
+        fours = (count - 1) // 4 * 4
+        for f in range(0, fours, 4):
             x0, x1 = features[f, begin:end], features[f + 1, begin:end]
             x2, x3 = features[f + 2, begin:end], features[f + 3, begin:end]
             f0, f1, f2, f3 = factors[f], factors[f + 1], factors[f + 2], factors[f + 3]
-            if f + 4 < count:
-                for c in range(BLOCK):
-                    score[c] = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
-                sum_ = score
-            else:
-                for c in range(BLOCK):
-                    value = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
-                    lane[c] = value if value < lane[c] else lane[c]
-    least = lane.min()
+            for c in range(BLOCK):
+                score[c] = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
+            sum_ = score
+        x0, x1, f0, f1 = (
+            features[fours, begin:end],
+            features[fours + 1, begin:end],
+            factors[fours],
+            factors[fours + 1],
+        )
+        if count - fours == 2:
+            for c in range(BLOCK):
+                value = sum_[c] + f0 * x0[c] + f1 * x1[c]
+                lane[c] = value if value < lane[c] else lane[c]
+            continue
+        x2, x3 = features[fours + 2, begin:end], features[fours + 3, begin:end]
+        f2, f3 = factors[fours + 2], factors[fours + 3]
+        for c in range(BLOCK):
+            value = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
+            lane[c] = value if value < lane[c] else lane[c]
+    # The least of all lanes, by halves: one after the other would wait for itself again.
+    width = BLOCK
+    score[:] = lane
+    while width > 1:
+        width //= 2
+        for c in range(width):
+            score[c] = min(score[c], score[c + width])
+    least = score[0]
     best = -1
     for c in range(BLOCK):
         if lane[c] <= least + rounding:
@@ -236,9 +274,9 @@ def best_of_pool(
             n_features += 3
     at_dense = n_features
     n_features += dims
-    # `choose` takes 1 or a multiple of 4; what is left stays 0.
+    # `choose` takes 1 or an even number; what is left stays 0.
     if n_features > 1:
-        n_features = (n_features + 3) // 4 * 4
+        n_features += n_features % 2
 
     t_sum = placed.copy()
     s_sum = np.zeros(n_groups)

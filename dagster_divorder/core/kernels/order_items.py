@@ -55,6 +55,44 @@ def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
+def rows_of(items: Ints, rows: Rows) -> Rows:
+    """The rows of some items, int64 (n,), one after the other. O(their entries + n D)."""
+    indptr, indices, data, groups, weights, dense = rows
+    ends = np.zeros(items.shape[0] + 1, np.int64)
+    for s in range(items.shape[0]):
+        ends[s + 1] = ends[s] + indptr[items[s] + 1] - indptr[items[s]]
+    own_indices = np.empty(ends[-1], indices.dtype)
+    own_data = np.empty(ends[-1], data.dtype)
+    own_dense = np.empty((items.shape[0], dense.shape[1]), dense.dtype)
+    for s in range(items.shape[0]):
+        first = indptr[items[s]] - ends[s]
+        for k in range(ends[s], ends[s + 1]):
+            own_indices[k] = indices[first + k]
+            own_data[k] = data[first + k]
+        own_dense[s] = dense[items[s]]
+    return Rows(ends, own_indices, own_data, groups, weights, own_dense)
+
+
+@njit(cache=True, nogil=True)
+def with_entry(rows: Rows, values: Codes, amount: int) -> tuple[Ints, Codes, NDArray[Any]]:
+    """indptr, indices and data of the rows with one more entry at their end: `amount` of a trait value each, int32
+    (M,). O(nnz + M)."""
+    indptr, indices, data, _, _, _ = rows
+    items = indptr.shape[0] - 1
+    ends = np.zeros(items + 1, np.int64)
+    wider_indices = np.empty(indices.shape[0] + items, indices.dtype)
+    wider_data = np.empty(indices.shape[0] + items, data.dtype)
+    for s in range(items):
+        for k in range(indptr[s], indptr[s + 1]):
+            wider_indices[k + s] = indices[k]
+            wider_data[k + s] = data[k]
+        ends[s + 1] = indptr[s + 1] + s + 1
+        wider_indices[ends[s + 1] - 1] = values[s]
+        wider_data[ends[s + 1] - 1] = amount
+    return ends, wider_indices, wider_data
+
+
+@njit(cache=True, nogil=True)
 def deal_to_segments(queue: Ints, rows: Rows, wanted: Floats) -> Codes:
     """The segment of each item of `queue`, int32 (n,): items are dealt so that all segments fill evenly.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.arguments import make_task
@@ -63,7 +62,7 @@ def order(
     Raises:
         InputError: an argument cannot be used.
     """
-    task = make_task(
+    return make_task(
         counts,
         groups,
         strategy=strategy,
@@ -75,7 +74,4 @@ def order(
         targets=targets,
         coordinates=coordinates,
         **options,
-    )
-    if not task.rest.size:
-        return task.frozen
-    return np.concatenate([task.frozen, task.rest[task.strategy.permute(task.rest_problem())]])
+    ).order()

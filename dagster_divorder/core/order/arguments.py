@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_number, whole_numbers
-from dagster_divorder.core.order.problem import Problem, Targets, Totals
-from dagster_divorder.core.order.strategies import STRATEGIES
+from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
+from dagster_divorder.core.order.strategies import STRATEGIES, check_follows_targets
 from dagster_divorder.core.order.strategy import Strategy, one_of
 from dagster_divorder.core.order.targets import check_targets
 from dagster_divorder.errors import InputError
@@ -34,6 +34,12 @@ class Task(NamedTuple):
     strategy: Strategy
     frozen: NDArray[np.int64]
     rest: NDArray[np.int64]
+
+    def order(self) -> Order:
+        """Permutation of the M items, int64 (M,): what is frozen, then the rest."""
+        if not self.rest.size:
+            return self.frozen
+        return np.concatenate([self.frozen, self.rest[self.strategy.permute(self.rest_problem())]])
 
     def rest_problem(self) -> Problem:
         """The problem of ordering the rest after what is frozen. Its item i is rest[i]."""
@@ -68,6 +74,7 @@ def make_task(
     if items and not len(group_of):
         raise InputError(f"counts has no column for its {items} items; expected at least one trait value")
     if targets is not None:
+        check_follows_targets("strategy", strategy)
         check_targets(targets, group_of)
     dense = _coordinates(coordinates, items)
     nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0, dense=np.zeros(dense.shape[1]))

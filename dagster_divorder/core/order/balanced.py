@@ -113,13 +113,17 @@ def permute(problem: Problem) -> Order:
 def _from_both_ends(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
+    from dagster_divorder.core.kernels.order_items import rows_of
 
     problem = _with_length(problem)
     rows = problem.rows()
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
     pool, self_weight = _pool_and_weight(problem)
-    queue = np.random.default_rng(problem.seed).permutation(problem.items)
+    # Rows in the order of the shuffle: passes then read them nearly one after the other.
+    shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
+    rows = rows_of(shuffled, rows)
+    queue = np.arange(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
     # The first item is the queue's, so that every seed has an order of its own however few the items are.
@@ -138,6 +142,7 @@ def _from_both_ends(problem: Problem) -> Order:
             halved = np.empty_like(queue)
             middle = sign_pass(queue, rows, path.share[0], halved)
             halves = (halved[:middle], halved[middle:])
+            del queue  # It would be held as long as the halves are laid.
             found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
             for end, (laid, _) in enumerate(found):
                 ends[end].append(laid)
@@ -153,7 +158,7 @@ def _from_both_ends(problem: Problem) -> Order:
         queue, rows, path, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
     )
     back = [laid[::-1] for laid in ends[1][::-1]]
-    return np.concatenate([*ends[0], between, *back])
+    return shuffled[np.concatenate([*ends[0], between, *back])]
 
 
 def _along(problem: Problem) -> Order:
@@ -193,7 +198,8 @@ def _along(problem: Problem) -> Order:
 def _passes(queue: Order, rows: Rows, shares: NDArray[np.float64], passes: int) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
 
-    queue, other = queue.copy(), np.empty_like(queue)
+    """Overwrites `queue`."""
+    other = np.empty_like(queue)
     for _ in range(passes):
         sign_pass(queue, rows, shares, other)
         queue, other = other, queue
@@ -233,4 +239,4 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     return max(MIN_POOL, pool), 1.0 - (1.0 - SELF_WEIGHT) / effect
 
 
-STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True)
+STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True, follows_targets=True)

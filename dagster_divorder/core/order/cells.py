@@ -3,13 +3,15 @@
 Letters: M items.
 Guarantee: no item leaves its cell; the cells keep their order. The strategy orders each cell after the totals of all
 that stands before it, so it makes up for what the cells before leave out of the mix.
-Cost: that of the strategy on each cell, and O(nnz + J) for the totals of each.
+Cost: that of the strategy on each cell, two at a time in threads, and O(nnz + J) for the totals of each.
 Known weakness: a strategy that chooses among all items has fewer to choose from.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,23 +48,28 @@ def order_in_cells(
     draw: another number gives other random numbers, of the same seed of the problem; each cell has its own.
     """
     out = order.copy()
-    placed = problem.placed
-    seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(bounds) - 1)
-    for begin, end, seed in zip(bounds[:-1], bounds[1:], seeds.tolist(), strict=True):
+    placed = [problem.placed]
+    for begin, end in pairwise(bounds[:-1]):
+        placed.append(placed[-1] + problem.part(order[begin:end]).totals())
+
+    def order_cell(begin: int, end: int, before: Totals, seed: int) -> None:
         positions = np.arange(begin, end)
         if keep is not None:
             positions = positions[~keep[order[positions]]]
         items = order[positions]
-        before = placed
         if anew and items.size:
             items = np.random.default_rng(seed).permutation(items)
             out[positions[0]] = items[0]
-            before = placed + problem.part(items[:1]).totals()
+            before = before + problem.part(items[:1]).totals()
             positions, items = positions[1:], items[1:]
         if items.size:
             part = alone(problem, items) if own_mix else problem.part(items, placed=before)
             out[positions] = items[strategy.permute(replace(part, seed=seed))]
-        placed = placed + problem.part(order[begin:end]).totals()
+
+    seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(placed)).tolist()
+    with ThreadPoolExecutor(2) as threads:
+        # Read to its end for the errors.
+        list(threads.map(order_cell, bounds[:-1], bounds[1:], placed, seeds))
     return out
 
 

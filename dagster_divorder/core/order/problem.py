@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.traits import bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
@@ -100,16 +99,17 @@ class Problem:
         Labels are numbered as the trait values are; of equal values the first counts, and the first value of group 0
         stands in for an item that has none.
         """
-        values = self._first_group[0]
+        values, _ = self._first_group()
         used = np.zeros(len(self.groups), bool)
         used[values] = True
         numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)
         return numbers[values]
 
-    @property
+    @cached_property
     def sizes(self) -> NDArray[Any]:
         """Sum of an item's row in group 0, int64 or float64 (M,), in the unit of the counts."""
-        return self._first_group[1]
+        _, sums = self._first_group()
+        return sums
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -155,13 +155,15 @@ class Problem:
     def part(self, items: NDArray[np.int64], placed: Totals | None = None) -> Problem:
         """The problem of ordering some of the items, in [0, M), after `placed` (by default, what this one comes
         after). Its item i is items[i]; the target stays that of the whole."""
-        entries, indptr = row_entries(self.indptr, items)
+        from dagster_divorder.core.kernels.order_items import rows_of
+
+        rows = rows_of(items, self.rows())
         return replace(
             self,
-            indptr=indptr,
-            indices=self.indices[entries],
-            data=self.data[entries],
-            dense=self.dense[items],
+            indptr=rows.indptr,
+            indices=rows.indices,
+            data=rows.data,
+            dense=rows.dense,
             placed=placed or self.placed,
         )
 
@@ -195,7 +197,7 @@ class Problem:
         like any trait, they come evenly. Source: the term that f2 adds, which keeps the mean norm in pace and leaves
         its spread.
         """
-        from dagster_divorder.core.kernels.order_items import row_norms
+        from dagster_divorder.core.kernels.order_items import row_norms, with_entry
         from dagster_divorder.core.order.targets import mix
 
         if not self.items:
@@ -219,12 +221,7 @@ class Problem:
         if targets is not None:
             rows = np.broadcast_to(of_bins / self.items, (len(targets.progress), len(of_bins)))
             targets = replace(targets, shares=np.column_stack([targets.shares, rows]))
-        indptr = self.indptr + np.arange(self.items + 1)
-        held = np.ones(indptr[-1], bool)
-        held[indptr[1:] - 1] = False
-        indices, data = (np.empty(len(held), of.dtype) for of in (self.indices, self.data))
-        indices[held], indices[~held] = self.indices, bins + np.int32(first)
-        data[held], data[~held] = self.data, unit
+        indptr, indices, data = with_entry(self.rows(), bins + np.int32(first), unit)
         return replace(
             self,
             indptr=indptr,
@@ -260,7 +257,6 @@ class Problem:
             targets=targets,
         )
 
-    @cached_property
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         from dagster_divorder.core.kernels.order_items import largest_and_sum
 

@@ -6,6 +6,7 @@ from dagster_divorder.core.order import balanced, balanced_buffer, block_shuffle
 from dagster_divorder.core.order.baselines import BASELINES
 from dagster_divorder.core.order.greedy import EXACT
 from dagster_divorder.core.order.strategy import Strategy
+from dagster_divorder.errors import InputError
 
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
@@ -18,3 +19,15 @@ STRATEGIES: dict[str, Strategy] = {
         block_shuffle.STRATEGY,
     )
 }
+
+
+def check_follows_targets(name: str, strategy: str) -> None:
+    """Raises:
+    InputError: the strategy, as the argument `name` gives it, does not follow targets.
+    """
+    following = [known.name for known in STRATEGIES.values() if known.follows_targets]
+    if strategy not in following:
+        raise InputError(
+            f"{name} is {strategy!r}, which does not follow targets; expected one of {', '.join(following)}: or leave "
+            "targets out"
+        )

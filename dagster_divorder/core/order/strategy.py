@@ -27,8 +27,9 @@ class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
 
     takes_coordinates: it looks at dense coordinates. balances_norms: its problem has one more group, of the norms of
-    whole rows (`Problem.with_norms`). sees_traits: its order depends on the items' traits. reads: which of
-    "sequence_length" and "batch" its order depends on. version: rises when it gives another order of the same problem.
+    whole rows (`Problem.with_norms`). follows_targets: it keeps to a mix that moves. sees_traits: its order depends on
+    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when it gives
+    another order of the same problem.
     options: the values of its options, once `with_options` is given some.
     """
 
@@ -37,6 +38,7 @@ class Strategy:
     Options: type[Options] = Options
     takes_coordinates: bool = False
     balances_norms: bool = False
+    follows_targets: bool = False
     sees_traits: bool = True
     reads: frozenset[str] = frozenset()
     version: int = 1

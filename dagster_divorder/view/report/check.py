@@ -11,57 +11,16 @@ from markupsafe import Markup
 
 from dagster_divorder.core.metrics.shuffling_check import SEAM
 from dagster_divorder.view.report.html import part, table
-from dagster_divorder.view.report.numbers import Check
-from dagster_divorder.view.words import ORDERS, fixed, listed, number, percent, points, times
-
-SHOWN = ("sequences", "sequences_random", "original")
-"""Orders of the numbers at the head of the page."""
+from dagster_divorder.view.verdict import SHOWN, Verdict
+from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times
 
 
-def sentences(of: Check) -> tuple[str, str]:
-    """What is claimed, and the figure that shows it (or what to do)."""
-    found, metrics = of.sequences, of.metrics
-    if not of.compared:
-        return (
-            "Whether this order beats shuffling cannot be told: nothing could be compared "
-            f"({'; '.join(found.skipped)}).",
-            f"Its sequences hold {fixed(metrics['sequences']['split']['mean'])} distinct clusters on average, "
-            f"against {fixed(metrics['sequences_random']['split']['mean'])} after shuffling.",
-        )
-    if not found.passed:
-        failed = list(
-            dict.fromkeys(f"{c.trait} in any {c.window}" for c in found.comparisons if not c.passed)
-        )
-        return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {of.remedy}."
-    still, moving = found.traits(moving=False), found.traits(moving=True)
-    kept = [f"the corpus’s own mix{f' of {listed(still)}' if moving else ''}"] if still else []
-    kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
-    claim = f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
-    trait = "cluster" if "cluster" in still else (still or moving)[0]
-    ours = metrics["sequences"]
-    window, measure = (
-        ("batch", "worst") if any(c.window == "batch" for c in found.comparisons) else ("sequence", "mean")
-    )
-    off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)
-    if window == "batch":
-        whose = "what can be had of its targets" if trait in moving else "the corpus’s"
-        return claim, (
-            f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}’s share strays from {whose} by more "
-            f"than {off} percentage points, against {shuffled} after shuffling and {before} in the original order."
-        )
-    return claim, (
-        f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {off} percentage points "
-        f"off {'its targets ' if trait in moving else ''}on average, against {shuffled} after shuffling and {before} "
-        "in the original order; there are too few batches to compare."
-    )
-
-
-def head(of: Check) -> Markup:
+def head(of: Verdict) -> Markup:
     """The sentences and the numbers, as the top of the page."""
-    return part("check", of.passed, of.compared, *sentences(of), _tiles(of))
+    return part("check", of.passed, of.compared, *of.sentences, _tiles(of))
 
 
-def _tiles(of: Check) -> list[Sequence[str]]:
+def _tiles(of: Verdict) -> list[Sequence[str]]:
     """What, its unit, and its value in each of the orders SHOWN."""
 
     def tile(what: str, unit: str, show: Callable[[Any], str], *path: str) -> Sequence[str]:
@@ -84,7 +43,7 @@ def _tiles(of: Check) -> list[Sequence[str]]:
     return [*tiles, tile("Up to any point", unit, number, "prefix", "mean")]
 
 
-def windows(of: Check) -> list[Markup]:
+def windows(of: Verdict) -> list[Markup]:
     """Windows of every size at every position against shuffling, and both sides of the seam."""
     before = of.metrics["original"]
     parts = [

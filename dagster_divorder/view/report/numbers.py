@@ -10,35 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.metrics import ShufflingCheck
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.settings import Settings
 from dagster_divorder.view.drawing import OTHERS, by_place, cluster_colours
+from dagster_divorder.view.verdict import Verdict
 
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
-
-    metrics: by order, see `stages.diversity_metrics.load_metrics`. remedy: what to change where it does not.
-    """
-
-    sequences: ShufflingCheck
-    documents: ShufflingCheck
-    metrics: dict[str, dict[str, Any]]
-    remedy: str
-
-    @property
-    def compared(self) -> bool:
-        """Whether the corpus is large enough to tell."""
-        return bool(self.sequences.comparisons)
-
-    @property
-    def passed(self) -> bool:
-        return self.compared and self.sequences.passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +79,16 @@ class Numbers:
     the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
     and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
     batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
-    map, trained (the summary of training_evidence): evidence, where it is there; chosen: tables of the selection and of
-    its diversity, by name; missing: stage -> what it would show, and why it is not there.
+    map, trained (the summary of training_evidence), diversity (tables of set_diversity, by name), copies (figures and
+    tables of near_duplicates): evidence, where it is there; chosen: tables of the selection, by name; missing: stage ->
+    what it would show, and why it is not there.
     """
 
     settings: Settings
     manifest: Mapping[str, Any]
     tokens: int
     space: str
-    check: Check
+    check: Verdict
     drift: Stationarity
     warnings: Sequence[str]
     distinct: Mapping[str, Binned]
@@ -127,6 +106,8 @@ class Numbers:
     map: MapPoints | None
     trained: Mapping[str, Any] | None
     chosen: Mapping[str, Sequence[Mapping[str, Any]]]
+    diversity: Mapping[str, Sequence[Mapping[str, Any]]]
+    copies: tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 

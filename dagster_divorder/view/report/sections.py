@@ -14,10 +14,12 @@ from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
-from dagster_divorder.view.words import MEASURES, ORDERS, clip, count, fixed, listed, number, percent, points
+from dagster_divorder.view.strategies import conclusions
+from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
 BAR_ROWS = 96
 """Pixels of a bar's height."""
@@ -51,6 +53,8 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         *([strategies(of.strategies, of)] if of.strategies else []),
         *([calibration(*of.calibration, of)] if of.calibration else []),
         *([agreement(of)] if of.agreement else []),
+        *([diversity(of)] if of.diversity else []),
+        *([copies(*of.copies)] if of.copies else []),
         *([trained(of.trained)] if of.trained else []),
         last_run(of),
     ]
@@ -230,17 +234,61 @@ def mix(of: Numbers) -> Section:
 
 def chosen(of: Numbers) -> Section:
     """What was chosen, and what would have been otherwise."""
-    captions = {
-        "choices": "Choices; used: the one that is trained on",
-        "groups": "Diversity (Vendi score) of the corpus, of what is chosen, and of sources and clusters",
-        "batches": "Diversity (Vendi score) of batches, by order",
-    }
     return Section(
         "chosen",
         "What was chosen",
         f"The records that are trained on were chosen by {of.settings.selection.method}, beside what else would "
         "choose as much. A Vendi score is how many different things a set holds, as far as vectors tell.",
-        [table(captions[name], words.cells(rows)) for name, rows in of.chosen.items()],
+        [table("Choices; used: the one that is trained on", words.cells(of.chosen["choices"]))],
+    )
+
+
+def diversity(of: Numbers) -> Section:
+    """How many different things there are, in all, by part and in batches."""
+    groups = of.diversity["groups"]
+    named = [
+        {
+            **row,
+            "value": of.manifest["cluster_names"][int(row["value"])]
+            if row["of"] == "cluster"
+            else clip(row["value"], NAME),
+        }
+        for row in groups
+    ]
+    batches = of.diversity.get("batches", ())
+    return Section(
+        "diversity",
+        "How many different things are there?",
+        f"{count(groups[0]['documents'], 'document')} of the corpus are as diverse as "
+        f"{fixed(groups[0]['vendi'], 1)} that have nothing in common, as far as vectors tell (the Vendi score). A "
+        "smaller set holds less, so compare sets of about as many documents. All without it: the corpus without a "
+        "source.",
+        [
+            table("Diversity (Vendi score) of the corpus, its sources and its clusters", words.cells(named)),
+            table("Diversity (Vendi score) of batches, by order", words.cells(batches)),
+        ],
+    )
+
+
+def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
+    """Which texts are near copies of others."""
+    captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
+    shown = {
+        name: [{key: clip(of) if isinstance(of, str) else of for key, of in row.items()} for row in rows]
+        for name, rows in tables.items()
+    }
+    lead = (
+        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of one before "
+        f"them, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
+        f"{count(figures['groups'], 'group')} has {number(figures['largest_group'])}."
+        if figures["near_copies"]
+        else f"None of {count(figures['documents'], 'text')} is a near copy of another."
+    )
+    return Section(
+        "copies",
+        "Which texts are near copies?",
+        lead,
+        [table(captions[name], words.cells(rows)) for name, rows in shown.items() if rows],
     )
 
 
@@ -494,22 +542,31 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
         {
             "documents": row["documents"],
             "sequences": row["sequences"],
-            **{measure.name: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
+            **{measure.label: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
             "time": words.seconds(row["seconds, documents"] + row["seconds, sequences"]),
         }
         for row in rows
     ]
+    drawing = chart(
+        "trade-off",
+        [Panel("batches against sequences", partial(charts.trade_off, rows=rows))]
+        if all(row["batch TV, clusters"] for row in rows)
+        else [],
+        " ".join(conclusions(rows)),
+        "Each dot is a pair of strategies; up is further from the mix, right is more topics in a sequence",
+    )
     marked = [at for at, row in enumerate(rows) if (row["documents"], row["sequences"]) == ours]
     return Section(
         "strategies",
         "Strategies on this corpus",
-        "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
+        f"{' '.join(conclusions(rows))} "
+        "Every pair of a document and a sequence strategy, held against the corpus's own mix. More clusters "
         "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
         "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
         "change to match the corpus. Features that drift are farther from the whole along the order than in "
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
-        [table("Strategies compared; this output’s pair is marked", shown, marked)],
+        [drawing, table("Strategies compared; this output’s pair is marked", shown, marked)],
     )
 
 
@@ -574,7 +631,7 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
             "± over the fits": fixed(row["spread"], 3),
             **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
             **{
-                f"{MEASURES[name].name}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
+                f"{MEASURES[name].label}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
                 for name in ("distinct clusters a sequence", "worst share, batch anywhere")
                 for whose in ("", ", shuffled")
             },

@@ -1,8 +1,8 @@
-"""Names, units and rounding that people read."""
+"""Names, units and rounding of measures that people read."""
 
 from __future__ import annotations
 
-from dagster_divorder.view.words import measures
+from dagster_divorder.view.measures import measures
 
 
 def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
@@ -12,7 +12,7 @@ def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
         "batch TV of clusters": 0.2,
         "batch TV of a\n b": None,
     }
-    assert [(name, of.name, of.show(row[name])) for name, of in measures(row).items()] == [
+    assert [(name, of.label, of.show(row[name])) for name, of in measures(row).items()] == [
         ("batch TV, clusters", "batch TV, mean, %", "10.00"),
         ("batch TV of clusters", "batch TV of clusters, mean, %", "20.00"),
         ("batch TV of a\n b", "batch TV of a b, mean, %", "–"),

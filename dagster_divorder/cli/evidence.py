@@ -1,0 +1,131 @@
+"""Commands that compare orders: compare, prove."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster_divorder.cli.runs import epoch_lines
+from dagster_divorder.cli.verb import Verb, settings_of
+from dagster_divorder.errors import InputError
+from dagster_divorder.settings import Settings
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+
+def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
+    """Make strategy_comparison and what it needs; what it shows, and a table of the pairs of strategies.
+
+    details: every measure of each pair. only_csv: nothing but these, as CSV. plot: a PNG file to be
+    written, of the trade-off.
+    """
+    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.strategy_comparison import load_comparison
+    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.local import write_atomically
+    from dagster_divorder.view.measures import as_shown
+    from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
+
+    receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
+    rows = by_batches(load_comparison(Run(settings, store_of(settings.store))))
+    said = conclusions(rows)
+    data = {"conclusions": said, "comparison": rows}
+    if only_csv:
+        return Answer([_as_csv(rows)], data)
+    if plot:
+        write_atomically(plot, draw(rows))
+    table = [as_shown(row) for row in rows] if details else four_columns(rows)
+    return Answer(
+        [
+            *(Line(sentence, "strong") for sentence in said),
+            "",
+            f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
+            f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
+            f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
+            *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None),
+            "",
+            TextTable(table),
+            *(
+                [f"picture: {plot}"]
+                if plot
+                else ["every measure: --details or --csv; a picture: --plot FILE.png"]
+            ),
+        ],
+        data,
+    )
+
+
+def prove(settings: Settings) -> Answer:
+    """Make training_evidence and what it needs; its verdict and tables.
+
+    Raises:
+        InputError: `evidence.tokens` is unset.
+    """
+    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.training_evidence import load_evidence
+    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+
+    if settings.evidence.tokens is None:
+        raise InputError(
+            "evidence.tokens is unset, so that nothing is trained; set it to the tokens of an epoch, such as "
+            "4_000_000, and heldout.share to what is validated on, such as 0.01"
+        )
+    run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
+    summary = load_evidence(Run(settings, store_of(settings.store)))
+    rates = rate_rows(summary)
+    by_rate: list[Part] = ["", TextTable(rates)] if rates else []
+    return Answer(
+        [
+            *summary["verdict"],
+            *summary["notes"],
+            "",
+            TextTable(order_rows(summary)),
+            "",
+            TextTable(source_rows(summary)),
+            "",
+            "*: differs from the same sequences shuffled beyond noise",
+            *by_rate,
+        ],
+        summary,
+    )
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    written = io.StringIO()
+    table = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return written.getvalue().rstrip("\n")
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--details", action="store_true", help="every measure of each pair")
+    parser.add_argument("--csv", action="store_true", help="nothing but these, as CSV")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
+
+
+VERBS = (
+    Verb(
+        "compare",
+        "runs every pair of the strategies in `comparison`, and measures each",
+        "divorder compare",
+        "about as long as a run; more pairs, longer",
+        lambda options: compare(
+            settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
+        ),
+        _add_compare,
+    ),
+    Verb(
+        "prove",
+        "trains small models in several orders (`evidence`), and says which differences are beyond noise",
+        "divorder prove",
+        "minutes to hours; says how long before it starts",
+        lambda options: prove(settings_of(options)),
+    ),
+)

@@ -1,0 +1,362 @@
+"""Questions about a corpus, `divorder explore QUESTION`: each runs the stages that answer it, and no other."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dagster_divorder.cli.verb import Options, Verb, settings_of, wrapped
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline import Run
+    from dagster_divorder.store.receipts import Receipt
+
+ROWS = 20
+"""Rows of a table that are printed; JSON has all of them."""
+CELL = 60
+"""Characters of a text in a table."""
+
+
+class Told(NamedTuple):
+    """What a stage says to a question. sentences: the answer first. columns: those of `rows` that are printed, and
+    their heads. files: pictures and films. more: what the rows that are not printed are called."""
+
+    sentences: Sequence[str]
+    rows: Sequence[Mapping[str, Any]] = ()
+    columns: Mapping[str, str] = {}
+    files: Sequence[object] = ()
+    more: str = ""
+    figures: Mapping[str, Any] = {}
+
+
+class Question(NamedTuple):
+    """asks: the question in words. stage: its result is the answer. lines: settings without which the stage is not
+    made, to copy."""
+
+    name: str
+    asks: str
+    cost: str
+    stage: str
+    tell: Callable[[Run, Receipt], Told]
+    lines: str = ""
+
+
+def explore(options: Options) -> Answer:
+    """Run what a question needs, and answer it.
+
+    Raises:
+        SettingsError: the settings do not have the stage that answers it.
+    """
+    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.store.connect import store_of
+
+    question, settings = QUESTIONS[options.question], settings_of(options)
+    if question.lines and not GRAPH[question.stage].when(settings):
+        raise SettingsError(
+            f"`explore {question.name}` needs settings that are unset; put these lines into the settings file:\n\n"
+            f"{question.lines}"
+        )
+    run_all(settings, stages=GRAPH.needed(settings, question.stage))
+    run = Run(settings, store_of(settings.store).open(create=False))
+    told = question.tell(run, run.receipt(question.stage))
+    answer, *others = told.sentences
+    parts: list[Part] = [Line(answer, "strong"), *others]
+    if told.rows:
+        shown = [{head: _cell(row[name]) for name, head in told.columns.items()} for row in told.rows[:ROWS]]
+        parts += ["", TextTable(shown)]
+    if told.more and len(told.rows) > ROWS:
+        parts.append(f"and {len(told.rows) - ROWS:,} more {told.more}: --json")
+    files = [str(file) for file in told.files]
+    if files:
+        parts += ["", *files]
+    data = {
+        "question": question.name,
+        "answer": list(told.sentences),
+        "figures": dict(told.figures),
+        "rows": list(told.rows),
+        "files": files,
+    }
+    return Answer(parts, data)
+
+
+def _cell(value: Any) -> str:
+    """A plain value as people read it: numbers with a fraction to three decimals, texts on one line."""
+    from dagster_divorder.view.words import clip, fixed, number
+
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, str):
+        return clip(value, CELL)
+    return fixed(value, 3) if isinstance(value, float) else number(value)
+
+
+def _clusters(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.k_calibration import DISTINCT, PICTURE, load_table
+
+    facts, fit = receipt.facts, receipt.files["fit"]
+    rows, notes = load_table(run.store, fit), list(facts["notes"])
+    if facts["recommended"]:
+        answer = f"{facts['k']:,} clusters: the largest number whose silhouette is as good as the best."
+    else:
+        why = next(note for note in notes if note.startswith("no clear number"))
+        notes.remove(why)
+        answer = f"{why[0].upper()}{why[1:]}."
+    return Told(
+        [
+            answer,
+            *notes,
+            f"clusters.k is {run.settings.clusters.k!r}; {facts['documents']:,} documents were measured.",
+            "Clusters in a sequence are what an order by so many clusters gives, beside shuffling.",
+        ],
+        [{**row, "taken": row["k"] == facts["k"]} for row in rows],
+        {
+            "k": "k",
+            "silhouette": "silhouette",
+            "spread": "± over the fits",
+            DISTINCT: "clusters in a sequence",
+            f"{DISTINCT}, shuffled": "shuffled",
+            "taken": "taken",
+        },
+        [run.store.local(f"{fit}/{PICTURE}")],
+        "numbers",
+        receipt.figures,
+    )
+
+
+def _spaces(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages import ari_comparison
+
+    facts, fit = receipt.facts, receipt.files["fit"]
+    first, second = facts["spaces"]
+    pictures = [f"{fit}/{name}" for name in (ari_comparison.HEATMAP, ari_comparison.MAPS)]
+    return Told(
+        [
+            facts["conclusion"],
+            f"Both were clustered into {facts['k']:,}; {facts['matched_documents']:.0%} of "
+            f"{facts['measured_documents']:,} documents are in clusters that match.",
+            f"embedding.kind is {run.settings.embedding.kind!r}; by this comparison: embedding.kind = "
+            f'"{facts["chosen"]}"',
+            *([facts["note"]] if facts["note"] else []),
+        ],
+        ari_comparison.load_pairs(run.store, fit),
+        {first: f"{first} cluster", second: f"{second} cluster", "documents": "documents in both"},
+        [run.store.local(name) for name in pictures if run.store.exists(name)],
+        "pairs of clusters that match",
+        receipt.figures,
+    )
+
+
+def _map(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.cluster_names import load_names
+    from dagster_divorder.stages.clusters import cluster_sizes
+
+    figures, sizes = receipt.figures, cluster_sizes(run).tolist()
+    on_map, documents = figures["on_map"], figures["of_documents"]
+    what = f"{documents:,} documents in {len(sizes):,} clusters"
+    rows = [
+        {"cluster": name, "documents": size, "share": f"{size / max(documents, 1):.1%}"}
+        for name, size in zip(load_names(run), sizes, strict=True)
+    ]
+    note = [figures["note"]] if figures["note"] else []
+    return Told(
+        [
+            f"There is no map: {figures['note']}"
+            if on_map is None
+            else f"{on_map:,} of {what} are on the map.",
+            *([f"{what}; the picture has their sizes alone"] if on_map is None else note),
+        ],
+        sorted(rows, key=lambda row: -int(row["documents"])),
+        {name: name for name in ("cluster", "documents", "share")},
+        [run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files],
+        "clusters",
+        figures,
+    )
+
+
+def _diversity(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.cluster_names import load_names
+    from dagster_divorder.stages.set_diversity import load_groups
+    from dagster_divorder.stages.subset_selection import vectors_stage
+
+    groups, distinct = load_groups(run), run.corpus.documents
+    whole, names = groups[0], load_names(run)
+    vectors = receipt.figures.get("vectors") or vectors_stage(run.settings).removesuffix("_embeddings")
+    sampled = "" if whole["documents"] == distinct else f", a random sample of {distinct:,}"
+    rows = [
+        {**row, "value": names[int(row["value"])] if row["of"] == "cluster" else row["value"]}
+        for row in groups
+    ]
+    chosen = [
+        f"What is chosen: {row['vendi']:.1f}, {row['documents']:,} documents."
+        for row in groups
+        if (row["of"], row["value"]) == ("corpus", "chosen")
+    ]
+    return Told(
+        [
+            f"By {vectors} vectors the corpus is as diverse as {whole['vendi']:.1f} documents that have nothing in "
+            f"common (its Vendi score, of {whole['documents']:,} documents{sampled}).",
+            *chosen,
+            "A smaller set holds less: compare sets of about as many documents.",
+        ],
+        rows,
+        {"of": "of", "value": "which", "documents": "documents", "vendi": "Vendi score"}
+        | ({"all without it": "all without it"} if run.settings.input.source_field else {}),
+        more="sources and clusters",
+        figures=receipt.figures,
+    )
+
+
+def _copies(run: Run, receipt: Receipt) -> Told:
+    figures, documents = receipt.figures, run.corpus.documents
+    repeated = len(run.view) - documents
+    copies, tokens = figures["near_copies"], run.receipt("token_counts").figures["tokens"]
+    answer = (
+        f"{copies:,} of {documents:,} distinct texts ({copies / max(documents, 1):.1%}) are near copies of one before "
+        f"them: {figures['near_copy_tokens']:,} of {tokens:,} tokens, in {figures['groups']:,} groups, the largest of "
+        f"{figures['largest_group']:,}."
+        if copies
+        else f"None of {documents:,} distinct texts is a near copy of another."
+    )
+    return Told(
+        [
+            answer,
+            f"{repeated:,} records repeat a text to the byte.",
+            *(['To set near copies far apart: order.separate_copies = "near"'] if copies else []),
+        ],
+        run.rows("near_duplicates", "groups"),
+        {
+            "documents": "documents",
+            "tokens": "tokens",
+            "least similarity to the first": "least similarity",
+            "begins": "begins",
+        },
+        more="groups",
+        figures=figures,
+    )
+
+
+def _selected(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.subset_selection import load_choices
+
+    figures, rows = receipt.figures, load_choices(run)
+    records, tokens = len(run.view), run.receipt("token_counts").figures["tokens"]
+    left_out = ", ".join(
+        f"{reason}: {count:,}" for reason, count in figures["reasons"].items() if reason != "selected"
+    )
+    return Told(
+        [
+            f"{figures['selected_records']:,} of {records:,} records are chosen by {figures['method']}, "
+            f"{figures['selected_tokens']:,} of {tokens:,} tokens: Vendi score {figures['vendi_selected']:.1f}, of as "
+            f"many at random {figures['vendi_random']:.1f}.",
+            *([figures["note"]] if figures.get("note") else []),
+            *([f"Others: {left_out}."] if left_out else []),
+        ],
+        rows,
+        {name: name for name in ("choice", "documents", "tokens", "vendi", "used")}
+        | ({"mean quality": "mean quality"} if run.settings.selection.quality else {}),
+        [run.store.local(receipt.files["picture"])] if "picture" in receipt.files else [],
+        "choices",
+        figures,
+    )
+
+
+def _films(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.view.words import count
+
+    films, note = receipt.figures["films"], receipt.figures["note"]
+    answer = (
+        f"{count(len(films), 'film')} of how training sequences are read, shuffled and in order."
+        if films
+        else note
+    )
+    return Told(
+        [answer, *([note] if films and note else [])],
+        files=[run.settings.output.path / name for name in films],
+        figures={name: receipt.figures[name] for name in ("films", "frames", "fps", "note")},
+    )
+
+
+QUESTIONS = {
+    question.name: question
+    for question in (
+        Question(
+            "k",
+            "how many clusters does the corpus have?",
+            "vectors, then 3 fits of each number tried: seconds to minutes",
+            "k_calibration",
+            _clusters,
+        ),
+        Question(
+            "ari",
+            "do two kinds of vectors see the same topics, and is the dearer one worth it?",
+            "deep vectors of every document: minutes to hours",
+            "ari_comparison",
+            _spaces,
+        ),
+        Question(
+            "map",
+            "what are the topics, and how do they lie to each other?",
+            "clusters, then UMAP of 20,000 documents at most: a minute",
+            "cluster_map",
+            _map,
+        ),
+        Question(
+            "vendi",
+            "how many different things are there, in all and by source and cluster?",
+            "clusters, then seconds; with a selection also an order",
+            "set_diversity",
+            _diversity,
+        ),
+        Question(
+            "near-copies",
+            "which texts are near copies of others?",
+            "tokens, then a minute for 100 MB of text",
+            "near_duplicates",
+            _copies,
+        ),
+        Question(
+            "selection",
+            "which records would be trained on within a budget, and what else would be chosen?",
+            "vectors of every document; by gradients as long as training on the corpus",
+            "subset_selection",
+            _selected,
+            '[selection]\nmethod = "spokes"      # or "random", "quality", "semdedup"\n'
+            'documents = 1000       # or tokens = 1_000_000\nvectors = "shallow"    # or "deep", "gradient"',
+        ),
+        Question(
+            "films",
+            "what does the order do to what is read, as films?",
+            "an output, then a minute of drawing; pip install 'dagster-divorder[films]'",
+            "ordering_animation",
+            _films,
+        ),
+    )
+}
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "question", choices=QUESTIONS, metavar="QUESTION", help=f"one of {', '.join(QUESTIONS)}"
+    )
+    listed = [
+        wrapped(line, 16)
+        for of in QUESTIONS.values()
+        for line in (f"  {of.name:<13} {of.asks}", f"{'':<16}cost: {of.cost}")
+    ]
+    parser.description = "\n".join([parser.description or "", "", "questions:", *listed])
+
+
+VERBS = (
+    Verb(
+        "explore",
+        f"answers a question about the corpus: {', '.join(QUESTIONS)}",
+        "divorder explore near-copies",
+        "seconds to hours by question: explore --help",
+        explore,
+        _add,
+    ),
+)

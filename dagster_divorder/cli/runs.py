@@ -1,0 +1,579 @@
+"""Commands that make an order, and say what a run would do or did: init, plan, run, stats, summary, report, prune."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import webbrowser
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_divorder.cli.estimates import ESTIMATE
+from dagster_divorder.cli.terminal import can_ask, shown
+from dagster_divorder.cli.verb import Options, Verb, config_of, settings_of
+from dagster_divorder.errors import InputError, MissingStageError, SettingsError
+from dagster_divorder.settings import DEFAULT_FILE, Settings
+from dagster_divorder.settings.places import is_url
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline import Run
+    from dagster_divorder.propose import Proposal
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
+
+
+def init(options: Options) -> Answer:
+    """Write a settings file, and perhaps the dagster.yaml beside it; what the records hold, and what is taken for what.
+
+    Raises:
+        InputError: no corpus is named; as `propose.look` and `Proposal.toml` do.
+        SettingsError: the file is there already, or cannot be written.
+    """
+    from dagster_divorder.propose import write_settings
+
+    file = Path(config_of(options) or DEFAULT_FILE)
+    if not options.paths and options.dagster:
+        return Answer(_keep_history(file), {"dagster": str(_history_file(file))})
+    try:
+        proposal, seen, replaces = _proposed(options, file)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was written") from None
+    settings = write_settings(proposal, file, replaces=replaces)
+    texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
+    option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
+    looked_at, refused, allowed = proposal.refusals
+    return Answer(
+        [
+            f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
+            f"{', '.join(settings.order.traits)}",
+            *seen,
+            *proposal.warnings(),
+            "look it over, then:",
+            f"  divorder{option} plan    # what a run would compute",
+            f"  divorder{option} run     # the order, in {settings.output.path}",
+            *_verify_line(proposal, f"{settings.exports.path}/{proposal.export}", option),
+            *(_keep_history(file) if options.dagster else [NO_HISTORY]),
+        ],
+        {
+            "settings": str(file),
+            "text_fields": [block.text for block in proposal.blocks],
+            "inputs": [block.data() for block in proposal.blocks],
+            "looked_at": looked_at,
+            "refused": refused,
+            "will_stop": refused > allowed * looked_at,
+            "traits": list(settings.order.traits),
+            "sequence": settings.sequence.model_dump(include={"length", "batch"}),
+            "trainer": proposal.trainer,
+            "exports": settings.exports.model_dump(
+                mode="json", include={"formats", "world_size", "micro_batch", "workers"}
+            ),
+            "dagster": str(_history_file(file)) if options.dagster else None,
+        },
+    )
+
+
+def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
+    """What is written into a settings file, what people see of its corpus unless they have seen it, and whether the
+    file takes the place of one that is there."""
+    from dagster_divorder.cli import dialogue
+    from dagster_divorder.propose import Proposal, look, refuse_existing
+
+    if not options.paths:
+        raise InputError(
+            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
+        )
+    asks = can_ask() and not options.yes and not getattr(options, "json", False)
+    replaces = asks and file.is_file() and dialogue.replaces(str(file))
+    if not replaces:
+        refuse_existing(file)
+    ranks = {name: getattr(options, name) for name in dialogue.RANKS}
+    proposal = Proposal(
+        blocks=look(options.paths, options.text_field),
+        length=options.sequence_length,
+        batch=options.batch,
+        trainer=options.trainer,
+        ranks={name: number for name, number in ranks.items() if number is not None},
+    )
+    if not asks:
+        return proposal, _seen(proposal), replaces
+    dialogue.checked(proposal)
+    print(shown(_seen(proposal)))
+    return dialogue.complete(proposal), [], replaces
+
+
+def _seen(proposal: Proposal) -> list[Part]:
+    """The fields of each input, and what is taken for what."""
+    parts: list[Part] = []
+    for block in proposal.blocks:
+        title = f"{', '.join(block.paths)}: " if proposal.several else ""
+        parts += ["", *block.parts(title), "", *(block.chosen if block.text else [])]
+    return parts
+
+
+def _verify_line(proposal: Proposal, export: str, option: str) -> list[str]:
+    """How to see what the trainer that was asked for reads of the export."""
+    if not proposal.trainer:
+        return []
+    ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
+    return [
+        f"  divorder{option} verify {shlex.quote(export)} --trainer {proposal.trainer}{ranks}"
+        "    # then: its lines"
+    ]
+
+
+DAGSTER_FILE = "dagster.yaml"
+NO_HISTORY = "in Dagster, too: divorder init --dagster writes the dagster.yaml that keeps its history"
+
+
+def _history_file(file: Path) -> Path:
+    """Where Dagster looks for what keeps its history, beside a settings file."""
+    return file.absolute().parent / DAGSTER_FILE
+
+
+def _keep_history(file: Path) -> list[Part]:
+    """Write the dagster.yaml beside a settings file, unless there is one; how to start Dagster."""
+    path, ours = _history_file(file), Path(__file__).parents[1] / "defs" / DAGSTER_FILE
+    there = path.exists()
+    try:
+        if not there:
+            path.write_bytes(ours.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+    config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
+    what = "is there already, and stays as it is" if there else "keeps the history of Dagster"
+    return [
+        f"{path} {what}; start Dagster in its folder:",
+        f"  {config}dagster dev -m dagster_divorder.definitions",
+        "  export DAGSTER_HOME=$PWD    # for commands that insist on a home, such as dagster-daemon",
+    ]
+
+
+def plan(settings: Settings, *, disk: bool) -> Answer:
+    """What a run would do, a row a stage, and perhaps what the store holds."""
+    from dagster_divorder.pipeline.plan import make_plan
+    from dagster_divorder.stages import GRAPH
+
+    planned = make_plan(settings)
+    rows = [
+        {
+            "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
+            "documents": f"{stage.documents:,}",
+            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
+            "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
+        }
+        for stage in planned.stages
+    ]
+    parts: list[Part] = [
+        f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
+        "",
+        TextTable(rows),
+        *(
+            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
+            if any(stage.rough for stage in planned.stages)
+            else []
+        ),
+        "",
+    ]
+    if disk:
+        parts.append(_bytes_by_part("disk in use", planned.disk))
+    else:
+        parts.append(f"disk in use: {sum(planned.disk.values()) / 1e6:,.1f} MB (by part: --disk)")
+    return Answer(parts, asdict(planned))
+
+
+def run(settings: Settings, *, details: bool) -> Answer:
+    """Run every stage; the summary."""
+    from dagster_divorder.pipeline import run_all
+
+    run_all(settings)
+    return summary(settings, details=details)
+
+
+def stats(settings: Settings, *, details: bool) -> Answer:
+    """Run what the measures of the order need, and write no output; the measures."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import GRAPH
+
+    run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
+    return summary(settings, details=details, output=False)
+
+
+def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
+    """What the last run made: whether the order beats shuffling and by how much, what a trainer is to be given, and the
+    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went
+    on to an output, or ended with the measures.
+
+    Raises:
+        MissingStageError: the pipeline has not run to its end on this store.
+    """
+    from dagster_divorder.core.targets import warnings_of
+    from dagster_divorder.pipeline.graph import OUTPUT
+    from dagster_divorder.pipeline.run import Run, row_of
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.diversity_metrics import load_verdict
+    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.receipts import load_receipt
+    from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
+    from dagster_divorder.view.words import TRAIN_ON
+
+    run = Run(settings, store_of(settings.store).open(create=False))
+    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
+    needed = [stage for stage in stages if GRAPH[stage].asset]
+    # Evidence may be there beside an output.
+    receipts = {
+        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
+    }
+    figures = {
+        stage: receipt.figures
+        for stage, receipt in receipts.items()
+        if receipt and (stage in needed or run.is_current(stage))
+    }
+    missing = [stage for stage in needed if stage not in figures]
+    if missing:
+        raise MissingStageError(
+            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
+            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+        )
+    verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
+    rows = {row["order"]: row for row in orders}
+    measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
+    first = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
+    claim, because = verdict.sentences
+    corpus = {
+        **{
+            name: figures["raw_docs"][name]
+            for name in ("records", "documents", "rejected_records", "partial_lines")
+        },
+        "tokens": figures["token_counts"]["tokens"],
+    }
+    timed = [
+        {
+            "stage": stage,
+            "documents": of["documents"],
+            "new": of["new_documents"],
+            "reused": of["reused_documents"],
+            "seconds": of["seconds"],
+        }
+        for stage, of in figures.items()
+        if GRAPH[stage].asset
+    ]
+    drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
+    for_trainer, files = _for_the_trainer(settings, figures, rows) if output else ([], {})
+    parts: list[Part] = [
+        Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
+        because,
+        *([drift] if drift else []),
+        *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
+        "",
+        *for_trainer,
+        TextTable([row.shown() for row in first]),
+        *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in first),
+        "",
+        *_corpus_lines(settings, corpus, figures),
+    ]
+    if details:
+        parts += [
+            "",
+            TextTable(side_by_side(orders), "all orders"),
+            *figures["diversity_metrics"]["findings"],
+            *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
+            "",
+            TextTable(
+                [row_of(stage, of) for stage, of in figures.items() if GRAPH[stage].asset],
+                "each stage, as it last ran",
+            ),
+        ]
+    else:
+        parts.append(
+            f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
+        )
+    return Answer(
+        parts,
+        {
+            "beats_shuffling": verdict.passed if verdict.compared else None,
+            "verdict": [claim, because],
+            "drift": drift,
+            "measures": [row.data() for row in measured],
+            "orders": orders,
+            "findings": figures["diversity_metrics"]["findings"],
+            "corpus": corpus,
+            "sequence_length": settings.sequence.length,
+            "batch": settings.sequence.batch,
+            "clusters": figures["clusters"]["k"],
+            "strategy": figures["greedy_order"]["strategy"],
+            **files,
+            "stages": timed,
+        },
+    )
+
+
+def _for_the_trainer(
+    settings: Settings, figures: Mapping[str, Mapping[str, Any]], orders: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Part], dict[str, Any]]:
+    """What a trainer is to be given, with the lines of its configuration, and what the files beside are good for; and
+    the exports and the output as data."""
+    from dagster_divorder.readers.export import read_export_manifest
+    from dagster_divorder.trainers import TRAINERS
+    from dagster_divorder.trainers.replay import Shape
+    from dagster_divorder.view.measures import MEASURES
+    from dagster_divorder.view.words import count
+
+    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    parts: list[Part] = []
+    if not exports:
+        parts.append(
+            Line('No export is asked for: set exports.formats, such as ["parquet"], and run again.', "strong")
+        )
+    for export in exports:
+        folder = export["folder"]
+        parts.append(
+            Line(f"Give your trainer {folder} ({export['bytes'] / 1e6:,.1f} MB), unshuffled.", "strong")
+        )
+        readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
+        simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
+        if simple and not is_url(folder):
+            shape = Shape.of(read_export_manifest(Path(folder)), folder)
+            lines = simple.configuration(
+                shape.reading(), path=folder, prefix=shape.prefix, sequence_length=shape.sequence_length
+            )
+            parts.append(f"  {simple.name}, {count(shape.reading().world_size, 'rank')}:")
+            parts += [f"    {line}" for line in lines.strip().splitlines()]
+        if readers:
+            names = ", ".join(trainer.name for trainer in readers)
+            parts.append(f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME")
+    show = MEASURES["batch TV, clusters"].show
+    curated, planned, shuffled = (
+        show(orders[name]["batch TV, clusters"]) for name in ("curated", "sequences", "sequences_random")
+    )
+    parts += [
+        f"{output['folder']}/curated.jsonl ({'written' if output['written'] else 'unchanged'}) has whole documents in "
+        "order, for tools that do not pack.",
+        f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
+        f"shuffled ones {shuffled} %.",
+        f"  beside it: {', '.join(_output_files(figures)[1:])}",
+        "",
+    ]
+    about = {name: output[name] for name in ("folder", "written", "bytes")}
+    return parts, {"exports": exports, "output": {**about, "files": _output_files(figures)}}
+
+
+def _corpus_lines(
+    settings: Settings, corpus: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """What was ordered."""
+    cut_short = corpus["partial_lines"]
+    return [
+        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {corpus['tokens']:,} tokens), "
+        f"{corpus['rejected_records']:,} rejected"
+        + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
+        *epoch_lines(figures.get("repeats")),
+        *filter(None, [figures.get("subset_selection", {}).get("note")]),
+        f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+        f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
+    ]
+
+
+def _output_files(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of the files in the folder of the output, curated.jsonl first."""
+    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
+    drawn = [Path(page["path"]).name, *page["beside"]] if page else []
+    return [
+        *figures["curated_output"]["files"],
+        "curated_meta.json",
+        *drawn,
+        *(films["films"] if films else []),
+    ]
+
+
+def _chosen(run: Run, stages: Sequence[str]) -> list[Part]:
+    """The tables of a selection, where there is one."""
+    from dagster_divorder.pipeline.stage import Table
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.view.words import cells
+
+    return [
+        part
+        for stage in stages
+        for name, shown in GRAPH[stage].show(run, run.receipt(stage)).items()
+        if isinstance(shown, Table) and shown.rows
+        for part in ("", TextTable(cells(shown.rows), f"{name} ({stage})"))
+    ]
+
+
+def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
+    """What an epoch reads, where that is not every record once; from the figures of `repeats`."""
+    if repeats is None:
+        return []
+    most = repeats["most_repeats"]
+    return [
+        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} tokens: "
+        f"{repeats['left_out_records']:,} records are left out, "
+        + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
+    ]
+
+
+def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
+    """Run what an output needs (or also all evidence), then make the report, and perhaps open it and the films in a
+    browser; a few lines of text on it."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.ordering_report import EVIDENCE
+
+    stage = "ordering_report"
+    evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
+    made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
+    lines = [made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
+    if made["missing"]:
+        missing = ", ".join(made["missing"])
+        lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
+    if browse and is_url(made["path"]):
+        lines.append("it lies at a URL: copy it to this machine to open it")
+    elif browse:
+        page = Path(made["path"]).absolute()
+        shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
+        opened = [webbrowser.open(path.as_uri()) for path in shown]
+        if not all(opened):
+            browser = next(filter(shutil.which, BROWSERS), "open")
+            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append(f"  {browser} {page}")
+    return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
+
+
+def prune(settings: Settings, *, dry_run: bool) -> Answer:
+    """Prune the store (or say what that would do)."""
+    from dagster_divorder.engine.progress import STANDARD_ERROR
+    from dagster_divorder.pipeline.prune import plan_prune
+    from dagster_divorder.pipeline.prune import prune as prune_store
+    from dagster_divorder.store.connect import store_of
+
+    store = store_of(settings.store)
+    with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
+        freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
+    parts: list[Part] = [
+        _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
+        f"deleted documents: {freed.documents:,}",
+    ]
+    if freed.documents and not dry_run:
+        parts += [
+            "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
+            "too; the next run makes them anew. A bootstrap base model that was trained on them still knows some of",
+            'their words: model.refit = "now" trains another.',
+        ]
+    return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
+
+
+def _bytes_by_part(title: str, parts: Mapping[str, int]) -> TextTable:
+    rows = [*parts.items(), ("in all", sum(parts.values()))]
+    return TextTable([{"part of the store": part, "MB": f"{size / 1e6:,.1f}"} for part, size in rows], title)
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="ask nothing, also on a terminal: take what is proposed"
+    )
+    parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
+    parser.add_argument("--trainer", metavar="NAME", help="write the export that it reads")
+    for name, what in (
+        ("world-size", "its data-parallel ranks"),
+        ("micro-batch", "sequences that a rank reads at a time"),
+        ("workers", "loader processes of a rank"),
+        ("sequence-length", "tokens of a sequence"),
+        ("batch", "sequences of a batch, over all ranks"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    parser.add_argument(
+        "--dagster",
+        action="store_true",
+        help="also write the dagster.yaml that keeps the history; alone, only that",
+    )
+
+
+def _add_details(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--details", action="store_true", help="also every order, and every stage and its time"
+    )
+
+
+def _add_disk(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--disk", action="store_true", help="also what each part of the store takes")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
+    )
+    parser.add_argument("--open", action="store_true", help="then open it, and the films, in a browser")
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be freed")
+
+
+VERBS = (
+    Verb(
+        "init",
+        "writes divorder.toml for a corpus, from what its records hold",
+        "divorder init 'corpus/*.jsonl'",
+        "seconds",
+        init,
+        _add_init,
+        asks=True,
+    ),
+    ESTIMATE,
+    Verb(
+        "plan",
+        "shows what a run would compute, and why; stores nothing",
+        "divorder plan",
+        "reads the input once",
+        lambda options: plan(settings_of(options), disk=options.disk),
+        _add_disk,
+    ),
+    Verb(
+        "run",
+        "runs every stage, without Dagster; only what is new is computed",
+        "divorder run",
+        "a minute for 100 MB of text; seconds where nothing is new",
+        lambda options: run(settings_of(options), details=options.details),
+        _add_details,
+    ),
+    Verb(
+        "stats",
+        "measures the order and what drifts as `run` does, and writes no output",
+        "divorder stats",
+        "a run without its output and exports",
+        lambda options: stats(settings_of(options), details=options.details),
+        _add_details,
+    ),
+    Verb(
+        "summary",
+        "shows what the last run made",
+        "divorder summary --details",
+        "a second",
+        lambda options: summary(settings_of(options), details=options.details),
+        _add_details,
+    ),
+    Verb(
+        "report",
+        "runs what an output needs, and writes a page of charts beside it",
+        "divorder report --open",
+        "seconds after a run; --all makes all evidence, minutes",
+        lambda options: report(settings_of(options), everything=options.all, browse=options.open),
+        _add_report,
+    ),
+    Verb(
+        "prune",
+        "removes what neither the current input nor settings need",
+        "divorder prune --dry-run",
+        "seconds",
+        lambda options: prune(settings_of(options), dry_run=options.dry_run),
+        _add_prune,
+    ),
+)

@@ -1,0 +1,269 @@
+"""Commands around a training: verify, where, cut, shards, grid-shuffle, loss."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.settings import DEFAULT_FILE, Settings
+from dagster_divorder.settings.loading import config_file, set_keys
+from dagster_divorder.settings.places import as_place
+from dagster_divorder.view.answer import Answer, TextTable
+
+
+def verify(options: Options) -> Answer:
+    """What trainers read of an export or a plan, and whether they can keep its order."""
+    from dagster_divorder.verify import verify as held_against
+
+    asked = {name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    return held_against(settings_of(options), options.export, options.trainer, **asked)
+
+
+def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> Answer:
+    """What some steps or sequences read, or where some documents are read; a row a run of tokens."""
+    from dagster_divorder.forensics import where as find
+    from dagster_divorder.view.words import clip
+
+    found = find(settings, steps=steps, sequences=sequences, ids=ids).to_dict("records")
+    rows = [
+        {
+            **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
+            "of document": f"{row['start']:,}..{row['start'] + row['tokens']:,} of {row['document_tokens']:,}",
+            "id": clip(row["id"]),
+            "source, cluster: first words": ", ".join(
+                clip(part) for part in (row["source"], row["cluster_name"]) if part
+            )
+            + f": {clip(row['first_words'], 60)}",
+        }
+        for row in found
+    ]
+    return Answer([TextTable(rows)], {"runs": found})
+
+
+def cut(options: Options) -> Answer:
+    """The settings that cut documents out of the rest of a training, to be pasted, or written into the file."""
+    from dagster_divorder.forensics import plan_cut
+    from dagster_divorder.view.words import count, percent
+
+    settings = settings_of(options)
+    planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
+    keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
+    share = planned.tokens / planned.rest if planned.rest else 0.0
+    said = (
+        f"{count(len(planned.ids), 'document')} cut out of what is read from step {planned.step:,} on: "
+        f"{planned.tokens:,} of {planned.rest:,} tokens ({percent(share)})"
+    )
+    data = {
+        "step": planned.step,
+        "tokens": planned.tokens,
+        "rest_tokens": planned.rest,
+        "share": share,
+        **keys,
+    }
+    if options.write:
+        file = config_file(config_of(options), os.environ)
+        if file is None:
+            raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
+        set_keys(file, keys)
+        return Answer(
+            [said, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
+        )
+    return Answer(
+        [
+            f"# {said}: put these lines into the settings (--write does), and run",
+            "[order]",
+            f"frozen_tokens = {keys['order.frozen_tokens']}",
+            f"cut = {json.dumps(keys['order.cut'], indent=2, ensure_ascii=False)}",
+        ],
+        data,
+    )
+
+
+def shards(options: Options) -> Answer:
+    """The files of an export from where a training goes on, a line each, after a line that says where that is."""
+    from dagster_divorder.readers.export import read_export_manifest
+    from dagster_divorder.readers.shards import rotate_shards
+
+    manifest = read_export_manifest(options.export)
+    length = manifest["sequence_length"]
+    if options.steps is not None:
+        read = options.steps * manifest["batch"]
+    else:
+        read = options.sequences if options.tokens is None else options.tokens // length
+    found = rotate_shards(options.export, read)
+    return Answer(
+        [
+            f"# skip {found.offset:,} sequences ({found.offset * length:,} tokens) of the first file; all files were "
+            f"read {found.passed:,} times before",
+            *map(str, found.files),
+        ],
+        {
+            "skip_sequences": found.offset,
+            "passes": found.passed,
+            "files": [str(file) for file in found.files],
+        },
+    )
+
+
+def grid_shuffle(options: Options) -> Answer:
+    """Shuffle exports on disk; a line on the result."""
+    from dagster_divorder.engine.progress import STANDARD_ERROR
+    from dagster_divorder.grid import grid_shuffle as shuffle
+
+    made = shuffle(
+        options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR
+    )
+    size, files = sum(entry["bytes"] for entry in made["files"].values()), len(made["rows_of_files"])
+    return Answer(
+        [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({size / 1e6:,.1f} MB)"],
+        {"sequences": made["rows"], "files": files, "folder": str(options.out), "bytes": size},
+    )
+
+
+def loss(options: Options) -> Answer:
+    """The loss by source as a table, and what its aggregate is worth."""
+    from dagster_divorder.engine.progress import STANDARD_ERROR
+    from dagster_divorder.models.validation import loss_by_source
+
+    found = loss_by_source(options.model, options.heldout, progress=STANDARD_ERROR)
+    rows = found.to_dict("records")
+    shown = [
+        {
+            str(name): value
+            if isinstance(value, str)
+            else f"{value:.4f}"
+            if isinstance(value, float)
+            else f"{value:,}"
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+    return Answer(
+        [TextTable(shown), "", found.attrs["composition"]],
+        {"sources": rows, "composition": found.attrs["composition"]},
+    )
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
+    )
+    parser.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
+    for name, what in (
+        ("world-size", "data-parallel ranks"),
+        ("micro-batch", "sequences that a rank reads at a time"),
+        ("workers", "loader processes of a rank"),
+        ("nodes", "machines"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+
+
+def _add_steps_and_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--step", type=numbers, default=(), metavar="A[..B]", help="steps of training, from 0; B is included"
+    )
+    parser.add_argument("--id", nargs="+", default=(), help="documents, by your own ids or record ids")
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    _add_steps_and_ids(parser)
+    parser.add_argument(
+        "--sequence", type=numbers, default=(), metavar="A[..B]", help="sequences, from 0; B is included"
+    )
+
+
+def _add_cut(parser: argparse.ArgumentParser) -> None:
+    _add_steps_and_ids(parser)
+    parser.add_argument(
+        "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
+    )
+    parser.add_argument("--write", action="store_true", help="write them into the settings file")
+
+
+def _add_shards(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
+    consumed = parser.add_mutually_exclusive_group(required=True)
+    consumed.add_argument("--steps", type=int, metavar="N", help="that were taken, of the plan's batches")
+    consumed.add_argument("--sequences", type=int, metavar="N", help="that were read")
+    consumed.add_argument("--tokens", type=int, metavar="N", help="that were read, padding among them")
+
+
+def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "exports",
+        nargs="+",
+        type=Path,
+        metavar="EXPORT",
+        help="folder of an export, such as data/exports/parquet",
+    )
+    parser.add_argument(
+        "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
+    )
+    parser.add_argument(
+        "--memory", type=gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _add_loss(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="directory or Hugging Face id")
+    parser.add_argument(
+        "heldout", type=Path, help="folder of an output, or a Parquet file of source and text"
+    )
+
+
+VERBS = (
+    Verb(
+        "verify",
+        "says what trainers read of an export, or of the plan before it is exported, and how to keep its order",
+        "divorder verify data/exports/parquet --trainer trl",
+        "seconds",
+        verify,
+        _add_verify,
+    ),
+    Verb(
+        "where",
+        "shows which documents some steps or sequences read, or where documents are read",
+        "divorder where --step 1200..1210",
+        "seconds",
+        lambda options: where(settings_of(options), options.step, options.sequence, options.id),
+        _add_where,
+    ),
+    Verb(
+        "cut",
+        "gives the settings that plan the rest of a training without some documents",
+        "divorder cut --step 1200..1210 --write",
+        "seconds",
+        cut,
+        _add_cut,
+    ),
+    Verb(
+        "shards",
+        "lists the files of an export from where a training was interrupted, for trainers that read files in a row",
+        "divorder shards data/exports/parquet --steps 1200",
+        "seconds",
+        shards,
+        _add_shards,
+    ),
+    Verb(
+        "grid-shuffle",
+        "shuffles the sequences of exports larger than memory into a new export, in no planned order",
+        "divorder grid-shuffle data/exports/parquet shuffled",
+        "two passes over the export",
+        grid_shuffle,
+        _add_grid_shuffle,
+    ),
+    Verb(
+        "loss",
+        "measures the loss of a causal model on held-out documents, by source",
+        "divorder loss Qwen/Qwen3-0.6B data/curated",
+        "the model reads every held-out document",
+        loss,
+        _add_loss,
+    ),
+)

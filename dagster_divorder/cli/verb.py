@@ -1,0 +1,77 @@
+"""What every command of `divorder` is, and how settings reach it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import textwrap
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.view.answer import Answer
+
+Options = argparse.Namespace
+
+
+class Verb(NamedTuple):
+    """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
+    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks
+    questions on a terminal."""
+
+    name: str
+    about: str
+    example: str
+    cost: str
+    answer: Callable[[Options], Answer]
+    add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+    asks: bool = False
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """A line of help in lines as wide as the terminal, 40 to 120; from the second on they begin at `indent`."""
+    width = min(max(shutil.get_terminal_size((80, 0)).columns, 40), 120)
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def config_of(options: Options) -> str | None:
+    """The settings file that was asked for."""
+    return getattr(options, "config", None)
+
+
+def settings_of(options: Options) -> Settings:
+    """The settings of a command that takes them.
+
+    Raises:
+        SettingsError: a file or the environment holds what is no setting.
+    """
+    return load_settings(config_of(options))
+
+
+def numbers(text: str) -> range:
+    """`1200` or `1200..1210`, both ends among them."""
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
+    try:
+        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    except ValueError:
+        # More digits than Python turns into a number.
+        found = range(0)
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not A or A..B, with whole numbers from 0, B not below A; A..B includes B"
+        )
+    return found
+
+
+def gigabytes(text: str) -> int:
+    """An amount of memory in GB -> bytes."""
+    try:
+        size = int(float(text) * 1e9)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; expected gigabytes, such as 0.5")
+    return size

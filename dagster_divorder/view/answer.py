@@ -1,0 +1,129 @@
+"""What a command answers: lines and tables for people, and the same as data for programs."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from dagster_divorder.errors import printable
+
+NUMERIC = re.compile(r"[–~+-]?\d|–?$")
+"""How a cell of a column of numbers begins; a dash, or nothing, stands for a number that there is not."""
+
+UNLIMITED = 10_000
+"""Characters of a line where no terminal limits it."""
+
+TONES = {"strong": "bold", "good": "bold green", "bad": "bold red", "quiet": "dim"}
+
+
+class Line(NamedTuple):
+    """A line of text, and how a terminal with colours shows it."""
+
+    text: str
+    tone: Literal["strong", "good", "bad", "quiet"]
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of texts by column name; the columns of the first row. Columns of numbers are aligned to the right.
+
+    title: stands above it.
+    """
+
+    rows: Sequence[Mapping[str, str]]
+    title: str = ""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether a column holds nothing but numbers, by column."""
+        return [all(NUMERIC.match(row[name]) for row in self.rows) for name in self.rows[0]]
+
+    def markdown(self) -> str:
+        """As a Markdown table; nothing without a row."""
+        if not self.rows:
+            return ""
+        rules = ["--:" if numeric else "---" for numeric in self.numeric]
+        lines = [tuple(self.rows[0]), rules, *(tuple(row.values()) for row in self.rows)]
+        # A trait may be called anything.
+        return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+    def _repr_html_(self) -> str:
+        from markupsafe import Markup
+
+        lines = [[Markup("<th>{}</th>").format(name) for name in (self.rows or [{}])[0]]]
+        lines += [[Markup("<td>{}</td>").format(cell) for cell in row.values()] for row in self.rows]
+        rows = Markup("\n").join(Markup("<tr>{}</tr>").format(Markup("").join(line)) for line in lines)
+        caption = Markup("<caption>{}</caption>\n").format(self.title) if self.title else ""
+        return str(Markup("<table>{}{}\n</table>").format(caption, rows))
+
+    def __str__(self) -> str:
+        return as_text([self])
+
+    __repr__ = __str__
+
+
+Part = str | Line | TextTable
+
+
+@dataclass(frozen=True)
+class Answer:
+    """parts: what people read, in their order; lines that are empty keep parts apart. data: the same as JSON holds it.
+    passed: of a command that tests something, whether it passed."""
+
+    parts: Sequence[Part]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    passed: bool = True
+
+    def __str__(self) -> str:
+        return as_text(self.parts)
+
+
+def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = False) -> str:
+    """The parts below each other, at most `width` characters wide: text breaks between words, cells of a table are
+    folded. Lines that begin with a space stay whole, so that code can be copied. Characters that would move a cursor
+    are shown as escapes."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    written = io.StringIO()
+    console = Console(
+        file=written,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        legacy_windows=False,
+    )
+    for part in parts:
+        if isinstance(part, TextTable):
+            if part.title:
+                console.print(Text(printable(part.title), style=TONES["strong"]), soft_wrap=True)
+            if not part.rows:
+                continue
+            table = Table(
+                box=box.SIMPLE_HEAD if colour else None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0)
+            )
+            for name, numeric in zip(part.rows[0], part.numeric, strict=True):
+                table.add_column(
+                    Text(printable(name)), justify="right" if numeric else "left", overflow="fold"
+                )
+            for row in part.rows:
+                table.add_row(*(Text(printable(cell)) for cell in row.values()))
+            console.print(table)
+        else:
+            text, tone = part if isinstance(part, Line) else (part, "")
+            shown = printable(text)
+            if not text.startswith(" "):
+                # Words stay whole, however long, so that a path can be copied.
+                shown = "\n".join(
+                    textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+                    for line in shown.split("\n")
+                )
+            console.print(Text(shown, style=TONES.get(tone, "")), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in written.getvalue().rstrip("\n").split("\n"))

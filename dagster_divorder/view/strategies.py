@@ -1,0 +1,109 @@
+"""Strategies side by side, as people read them: which of both orders does the work, a table, and a picture.
+
+rows: as `stages.strategy_comparison.row` makes them, one a pair of a document and a sequence strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster_divorder.view import charts
+from dagster_divorder.view.drawing import picture
+from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.words import listed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+TV, HELD, DRIFT = "batch TV, clusters", "distinct clusters a sequence", "features that drift"
+WIDTH, HEIGHT = 900, 620
+
+
+def by_batches(rows: Sequence[Row]) -> list[Row]:
+    """The pairs, those whose batches are nearest the mix first; where a corpus is smaller than a batch, those whose
+    sequences hold most clusters."""
+    return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[HELD]))
+
+
+def four_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """What to choose by, as text."""
+    return [
+        {
+            "documents": row["documents"],
+            "sequences": row["sequences"],
+            **{MEASURES[name].label: MEASURES[name].show(row[name]) for name in (HELD, TV)},
+        }
+        for row in by_batches(rows)
+    ]
+
+
+def conclusions(rows: Sequence[Row]) -> list[str]:
+    """What decides the mix of a batch, what decides that of a sequence, and what drifts; a sentence each."""
+    said = [_of_batches(rows), _of_sequences(rows)]
+    drifting = [row for row in by_batches(rows) if row[DRIFT]]
+    if drifting:
+        # Where all pairs of one strategy of sequences drift, it is that strategy's.
+        whole = {row["sequences"] for row in drifting} - {row["sequences"] for row in rows if not row[DRIFT]}
+        pairs = [
+            row["sequences"] if row["sequences"] in whole else f"{row['documents']} + {row['sequences']}"
+            for row in drifting
+        ]
+        said.append(f"Features drift, more than in any shuffle, with {listed(list(dict.fromkeys(pairs)))}.")
+    elif any(row[DRIFT] is not None for row in rows):
+        said.append("Nothing drifts in any of these orders.")
+    return said
+
+
+def _of_batches(rows: Sequence[Row]) -> str:
+    if any(row[TV] is None for row in rows):
+        return "The corpus is too small for batches to be compared: it fills less than one."
+    by_strategy: dict[str, list[float]] = {}
+    for row in rows:
+        by_strategy.setdefault(row["sequences"], []).append(row[TV])
+    ranked = sorted(by_strategy, key=lambda name: sum(by_strategy[name]))
+    best, others = ranked[0], ranked[1:]
+    first = by_batches(rows)[0]
+    if others and max(by_strategy[best]) < min(min(by_strategy[name]) for name in others):
+        rest = listed([f"{_range(by_strategy[name])} with {name}" for name in others])
+        return (
+            f"The order of sequences does the work: batches are {_range(by_strategy[best])} off the mix with {best}, "
+            f"whatever orders the documents, and {rest}."
+        )
+    return (
+        f"Batches are nearest the mix, {_range([first[TV]])} off, with documents in {first['documents']} and sequences "
+        f"in {first['sequences']} order."
+    )
+
+
+def _of_sequences(rows: Sequence[Row]) -> str:
+    # Sequences hold the same whatever their own order.
+    held = {row["documents"]: row[HELD] for row in rows}
+    ranked = sorted(held, key=lambda name: -held[name])
+    best, worst = ranked[0], ranked[-1]
+    show = MEASURES[HELD].show
+    if show(held[best]) == show(held[worst]):
+        return f"A sequence holds {show(held[best])} clusters on average, whatever orders the documents."
+    return (
+        f"The order of documents decides what a sequence holds: {show(held[best])} clusters on average with {best}, "
+        f"{show(held[worst])} with {worst}."
+    )
+
+
+def _range(shares: Sequence[float]) -> str:
+    """`5.3 to 7.3 %`."""
+    low, high = (MEASURES[TV].show(share) for share in (min(shares), max(shares)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def draw(rows: Sequence[Row]) -> bytes:
+    """The trade-off as a PNG file: topics in a sequence against how far batches are off the mix."""
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_axes((0.09, 0.12, 0.88, 0.8))
+        axes.set_title("Strategies of documents, by the strategy of sequences")
+        charts.trade_off(axes, rows)
+
+    return picture(WIDTH, HEIGHT, fill)

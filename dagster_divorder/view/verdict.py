@@ -1,0 +1,77 @@
+"""Whether an order beats shuffling, in two sentences: the same words on a terminal, in the report and in Dagster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_divorder.core.metrics import ShufflingCheck
+from dagster_divorder.view.words import fixed, listed, points
+
+SHOWN = ("sequences", "sequences_random", "original")
+"""Orders whose figures are told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
+
+    metrics: by order, see `stages.diversity_metrics.load_metrics`. remedy: what to change where it does not.
+    """
+
+    sequences: ShufflingCheck
+    documents: ShufflingCheck
+    metrics: dict[str, dict[str, Any]]
+    remedy: str
+
+    @property
+    def compared(self) -> bool:
+        """Whether the corpus is large enough to tell."""
+        return bool(self.sequences.comparisons)
+
+    @property
+    def passed(self) -> bool:
+        return self.compared and self.sequences.passed
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """What is claimed, and the figure that shows it (or what to do)."""
+        found, metrics = self.sequences, self.metrics
+        if not self.compared:
+            return (
+                "Whether this order beats shuffling cannot be told: nothing could be compared "
+                f"({'; '.join(found.skipped)}).",
+                f"Its sequences hold {fixed(metrics['sequences']['split']['mean'])} distinct clusters on average, "
+                f"against {fixed(metrics['sequences_random']['split']['mean'])} after shuffling.",
+            )
+        if not found.passed:
+            failed = list(
+                dict.fromkeys(f"{c.trait} in any {c.window}" for c in found.comparisons if not c.passed)
+            )
+            return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
+        still, moving = found.traits(moving=False), found.traits(moving=True)
+        kept = [f"the corpus's own mix{f' of {listed(still)}' if moving else ''}"] if still else []
+        kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
+        claim = (
+            f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
+        )
+        trait = "cluster" if "cluster" in still else (still or moving)[0]
+        ours = metrics["sequences"]
+        window, measure = (
+            ("batch", "worst")
+            if any(c.window == "batch" for c in found.comparisons)
+            else ("sequence", "mean")
+        )
+        off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)
+        others = f"against {shuffled} after shuffling and {before} in the original order"
+        if window == "batch":
+            whose = "what can be had of its targets" if trait in moving else "the corpus's"
+            return claim, (
+                f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}'s share strays from {whose} by "
+                f"more than {off} percentage points, {others}."
+            )
+        return claim, (
+            f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {off} percentage "
+            f"points off {'its targets ' if trait in moving else ''}on average, {others}; there are too few batches to "
+            "compare."
+        )

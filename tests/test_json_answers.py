@@ -1,0 +1,111 @@
+"""`--json`: one object on standard output, whose keys docs/json.md names, command by command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder.cli import GROUPS, main
+from tests.conftest import topic_records, write_jsonl
+
+PAGE = (Path(__file__).parent.parent / "docs/json.md").read_text()
+
+
+def documented(command: str) -> set[str]:
+    """The keys that a command's table, or its row of the last one, names in its first column."""
+    for title, text in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M):
+        if command in title.split(", "):
+            heads = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+            return {key for head in heads for key in re.findall(r"`([^`]+)`", head)}
+    (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", PAGE, re.M)
+    return set(re.findall(r"`([^`]+)`", row))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a corpus, its settings and one run."""
+    folder = tmp_path_factory.mktemp("answers")
+    write_jsonl(folder / "docs.jsonl", topic_records(20))
+    (folder / "divorder.toml").write_text(
+        '[input]\npaths = ["docs.jsonl"]\n[model]\nvocab_size = 512\ndim = 16\n[clusters]\nk = 4\n'
+        '[sequence]\nlength = 64\nbatch = 4\n[output]\nplot = false\n[exports]\nformats = ["parquet"]\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["run"]) == 0
+    return folder
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Mapping[str, Any]:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    found: Mapping[str, Any] = orjson.loads(capsys.readouterr().out)
+    return found
+
+
+COMMANDS = {
+    "run": [],
+    "summary": [],
+    "plan": [],
+    "estimate": ["docs.jsonl"],
+    "verify": ["data/exports/parquet"],
+    "compare": [],
+    "where": ["--step", "0..1"],
+    "cut": ["--step", "0..1", "--write"],
+    "init": ["docs.jsonl", "--config", "other.toml"],
+    "report": [],
+    "shards": ["data/exports/parquet", "--steps", "1"],
+    "grid-shuffle": ["data/exports/parquet", "shuffled"],
+    "prune": ["--dry-run"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_keys_of_an_answer_are_documented(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    settings = (folder / "divorder.toml").read_bytes()
+    try:
+        found = answer(capsys, command, *COMMANDS[command])
+    finally:
+        (folder / "divorder.toml").write_bytes(settings)
+    if command in ("shards", "grid-shuffle", "init", "report", "prune"):
+        assert set(found) <= documented(command)
+    else:
+        assert set(found) == documented(command)
+
+
+def test_every_command_is_documented() -> None:
+    for verbs in GROUPS.values():
+        for verb in verbs:
+            assert documented(verb.name), verb.name
+
+
+@pytest.mark.slow
+def test_lists_hold_what_their_rows_say(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    made = answer(capsys, "summary")
+    assert set(made["measures"][0]) == {
+        "measure",
+        "unit",
+        "better",
+        "this_order",
+        "shuffled",
+        "compared",
+        "about",
+    }
+    assert set(made["exports"][0]) == {"format", "folder", "sequences", "tokens", "files", "bytes"}
+    assert made["corpus"]["records"] == 80
+    rows = answer(capsys, "where", "--step", "0")["runs"]
+    names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("## cut")[0])
+    assert set(rows[0]) == set(names) - {"runs"}
+    assert sum(row["tokens"] for row in rows) == 4 * 64
