@@ -165,7 +165,7 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
             assert MEASURES[name].show(value) in line.split(), (order, name)
     ours = manifest["diversity"]["sequences"]
     tokens, shown = ours["tokens"], MEASURES["mean prefix deviation, tokens"].show(ours["prefix"]["mean"])
-    share = f"{percent(ours['prefix']['mean'] / tokens)} of all {tokens:,}"
+    share = " ".join(f"{percent(ours['prefix']['mean'] / tokens)} of all {tokens:,}".split())
     assert f"tokens off the mix, on average: {share}" in text
     assert f"stray {shown} tokens on average, {share}" in text
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
