@@ -1,8 +1,10 @@
-"""`--json`: one object on standard output, whose keys docs/json.md names, command by command."""
+"""Answers: for people at any width and in colours on a terminal; for programs by the keys of docs/json.md."""
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,54 @@ def test_lists_hold_what_their_rows_say(
     names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("## cut")[0])
     assert set(rows[0]) == set(names) - {"runs"}
     assert sum(row["tokens"] for row in rows) == 4 * 64
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+ESCAPES = re.compile(r"\x1b\[[\d;]*m")
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *command: str, **variables: str) -> str:
+    for name, value in {"TERM": "xterm", "COLUMNS": str(columns), **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    assert main([*command]) == 0
+    return screen.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize(
+    "command", ["summary --details", "plan --disk", "compare", "where --step 0", "verify"]
+)
+def test_nothing_but_code_and_long_words_is_wider_than_the_terminal(
+    command: str, columns: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    shown = on_terminal(monkeypatch, columns, *command.split())
+    assert "\x1b[1m" in shown
+    for line in ESCAPES.sub("", shown).splitlines():
+        assert len(line) <= columns or line.startswith(" ") or " " not in line.strip(), line
+
+
+@pytest.mark.slow
+def test_the_same_words_everywhere_and_colours_on_a_terminal_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    assert main(["summary"]) == 0
+    piped = capsys.readouterr().out
+    assert "\x1b" not in piped
+    words = piped.split()
+    coloured = on_terminal(monkeypatch, 400, "summary")
+    assert "\x1b" in coloured and ESCAPES.sub("", coloured).replace("─", "").split() == words
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        shown = on_terminal(monkeypatch, 60, "summary", **plain)
+        assert "\x1b" not in shown and sorted(shown.split()) == sorted(words)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    (export,) = re.findall(r"^Give your trainer (\S+) \(", piped, re.M)
+    assert list(Path(export).glob("*.parquet")) and "TrainingArguments(" in piped
