@@ -379,7 +379,7 @@ def test_no_control_character_of_a_corpus_reaches_the_terminal(
     assert main(["where", "--step", "0"]) == 0
     assert main(["cut", "--id", records[7]["id"], "--resume-at", "0"]) == 0
     said = capsys.readouterr()
-    cut = tomllib.loads(said.out[said.out.rindex("# 1 documents") :])["order"]["cut"]
+    cut = tomllib.loads(said.out[said.out.rindex("# 1 document cut") :])["order"]["cut"]
     assert cut == [records[7]["id"]]
     with open(tmp_path / name, "ab") as more:
         more.write(b"{bad\n" * 9)
