@@ -154,7 +154,6 @@ def _map(run: Run, receipt: Receipt) -> Told:
     from dagster_divorder.stages.cluster_map import SIDECAR
     from dagster_divorder.stages.cluster_names import load_names
     from dagster_divorder.stages.clusters import cluster_sizes
-
     from dagster_divorder.store.curated import read_manifest
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
