@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dagster_divorder.core.difficulty import Counts
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
@@ -34,14 +35,14 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
     rows = fit_rows(run, "difficulty_counts", MAX_DOCUMENTS)
     rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
-    counted = np.zeros_like(lengths)
-    counted[rows] = lengths[rows]
+    taken = np.zeros_like(lengths)
+    taken[rows] = lengths[rows]
     counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
     fragments = counted(
         run.progress, "counting", tokens.each(view.documents), len(view.documents), "fragments"
     )
     for at, (_, held) in enumerate(fragments):
-        counts.add(held["ids"], held["lengths"], counted[start[at] : start[at + 1]])
+        counts.add(held["ids"], held["lengths"], taken[start[at] : start[at + 1]])
     ids = document_ids(run.store, view)[rows, 0]
     return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids})}
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import base64
 import io
 import re
+import unicodedata
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
+
+from dagster_divorder.view.words import clip, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +51,13 @@ OTHERS = (0.62, 0.63, 0.65)
 
 # For names in scripts that matplotlib's own typeface lacks, where they are installed.
 OTHER_SCRIPTS = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "WenQuanYi Zen Hei"),
-    *("Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic"),
-    *("Noto Sans Thai", "Noto Sans Devanagari"),
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans CJK TC", "Noto Sans SC", "Noto Sans JP"),
+    *("Noto Sans KR", "Noto Sans TC", "Source Han Sans SC", "Source Han Sans", "WenQuanYi Zen Hei"),
+    *("WenQuanYi Micro Hei", "Droid Sans Fallback", "NanumGothic", "UnDotum", "IPAGothic", "TakaoGothic", "VL Gothic"),
+    *("Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "AppleGothic", "Microsoft YaHei"),
+    *("Malgun Gothic", "Yu Gothic", "Meiryo", "SimHei", "Noto Sans Thai", "Noto Sans Devanagari", "Noto Sans Bengali"),
+    *("Noto Sans Tamil", "Noto Sans Arabic", "Noto Sans Hebrew", "Nirmala UI", "Leelawadee UI", "Thonburi"),
+    *("Kohinoor Devanagari", "FreeSerif", "Unifont"),
 )  # fmt: skip
 
 _TICKS = {"color": COLOURS["muted"], "labelsize": 12.5, "major.size": 0, "minor.size": 0, "major.pad": 6}
@@ -84,18 +93,49 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back. Names in a script that
-    no typeface here has are drawn as boxes, without a warning for every letter."""
+    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back. Letters that no
+    typeface here has are drawn as boxes, without a warning for each; see `drawable`."""
     import matplotlib as mpl
-    from matplotlib.font_manager import fontManager
 
-    installed = set(fontManager.get_font_names())
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
-        mpl.rcParams["font.family"] = ["sans-serif", *(name for name in OTHER_SCRIPTS if name in installed)]
+        mpl.rcParams["font.family"] = ["sans-serif", *_installed()]
         yield
+
+
+def _installed() -> tuple[str, ...]:
+    """Those of OTHER_SCRIPTS that are here."""
+    from matplotlib.font_manager import fontManager
+
+    there = set(fontManager.get_font_names())
+    return tuple(name for name in OTHER_SCRIPTS if name in there)
+
+
+@lru_cache
+def _letters(families: tuple[str, ...]) -> frozenset[int]:
+    """The characters that matplotlib's own typeface or one of these families can draw."""
+    from matplotlib.font_manager import findfont, get_font
+
+    files = [findfont("DejaVu Sans"), *(findfont(name) for name in families)]
+    return frozenset().union(*(get_font(file).get_charmap() for file in files))
+
+
+def drawable(names: Sequence[str], what: str = "cluster") -> tuple[list[str], str]:
+    """Names of clusters, by label, as a picture can show them: one with letters that no typeface here has becomes what
+    it names and its number; and a note that says so, "" where there is none."""
+    letters = _letters(_installed())
+    lacking = {
+        label: [letter for letter in clip(name, len(name)) if ord(letter) not in letters and letter.isalpha()]
+        for label, name in enumerate(names)
+    }
+    shown = [f"{what} {label}" if lacking[label] else name for label, name in enumerate(names)]
+    named = (unicodedata.name(letter, "?").partition(" ")[0] for some in lacking.values() for letter in some)
+    scripts = Counter(named).most_common()
+    spelled = ["Han" if script == "CJK" else script.capitalize() for script, _ in scripts]
+    spelled = spelled if len(spelled) <= 3 else [*spelled[:2], "others"]
+    return shown, f"no typeface here for names in {listed(spelled)}" if scripts else ""
 
 
 def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colours: bool = False) -> bytes:

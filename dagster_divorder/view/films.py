@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.migration import Cells, frame_ends, migrated
 from dagster_divorder.extras import load_extra, why_missing
 from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import COLOURS, cluster_colours, style
+from dagster_divorder.view.drawing import COLOURS, cluster_colours, drawable, style
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -149,7 +149,7 @@ class FilmedCorpus:
         figure.text(LEFT, 0.935, title, size=20, weight="bold")
         figure.text(LEFT, 0.9, note, size=12, color=COLOURS["muted"])
         figure.text(RIGHT, 0.015, self.output_label, size=11, color=COLOURS["muted"], ha="right")
-        charts.cluster_legend(figure, self.names, self.sizes, (LEFT, RIGHT), 0.86)
+        charts.cluster_legend(figure, drawable(self.names)[0], self.sizes, (LEFT, RIGHT), 0.86)
         return figure, figure.text(RIGHT, 0.935, "", size=15, ha="right", weight="bold", animated=True)
 
 

@@ -2,8 +2,8 @@
 
 Letters: S sequences, N documents on a map, K clusters, C columns of a bar.
 Cost: 0.3 to 2 s each, whatever the corpus: what is drawn is thinned or sampled before.
-Known weakness: above some 30 clusters neighbours are told apart by their place, not by colour. A name in a script that
-no installed typeface has is drawn as boxes.
+Known weakness: above some 30 clusters neighbours are told apart by their place, not by colour. For a name in a script
+that no installed typeface has the cluster's number is drawn, and a note says so.
 Source: the ordering_comparison.png and the calibration plot of Diversity-Ordered Training.
 """
 
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.metrics import Diversity
-from dagster_divorder.core.metrics.along import binned
+from dagster_divorder.core.metrics.along import Binned, binned
 from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, picture, stacked
+from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, drawable, picture, stacked
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import brief, short
 
@@ -39,6 +39,7 @@ PAIRS = 40
 WIDTH, HEIGHT = 1600, 1100
 LEFT, RIGHT, GAP, STRIP = 0.045, 0.917, 0.012, 0.024
 BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the figure's height: the first bar's foot, bar to bar, a bar
+HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: what is drawn along the dataset
 HEADING = 18  # letters of a line above a column of numbers
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
@@ -72,21 +73,16 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
             f"{d.documents:,} documents · {short(d.tokens)} tokens · {k} clusters · "
             f"sequences of {d.sequence_length:,} tokens · batches of {d.batch:,} sequences"
         )
-        _title(figure, "The same documents, before and after", facts, LEFT, 0.97)
-        _draw_bars(figure, mixes, d.tokens, names)
-        left, right = (
-            figure.add_axes((at, 0.225, 0.415, 0.21)) for at in (LEFT, RIGHT + GAP + STRIP - 0.415)
-        )
+        shown, missing = drawable(names)
+        _title(figure, "The same documents, before and after", _joined(facts, missing), LEFT, 0.97)
+        _draw_bars(figure, mixes, d.tokens, shown)
+        right = figure.add_axes((RIGHT + GAP + STRIP - HALF, FOOT, HALF, PANEL))
         found = {
-            name: binned(of.distinct, int(np.clip(len(of.distinct) // 16, 40, 200)))
+            name: binned(of.distinct, int(np.clip(len(of.distinct) // 16, 20, 70)))
             for name, of in orders.items()
             if of.distinct is not None
         }
-        top = max((float(of.high.max(initial=1)) for of in found.values()), default=1.0)
-        charts.distinct(left, found, k, top)
-        _headline(
-            left, "Clusters in a sequence", "line: mean, band: fewest to most, of neighbouring sequences"
-        )
+        _draw_distinct(figure, found, k)
         prefixes = {name: of.diversity.prefix for name, of in orders.items()}
         charts.along(
             right, [(of.share, of.l2, charts.SERIES[name]) for name, of in prefixes.items()], log=True
@@ -94,8 +90,7 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
         _headline(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
         )
-        for axes in (left, right):
-            axes.set_xlabel("position in the dataset, % of tokens")
+        right.set_xlabel("position in the dataset, % of tokens")
         _draw_table(figure, {name: of.diversity for name, of in orders.items()})
 
     return picture(WIDTH, HEIGHT, draw)
@@ -175,14 +170,15 @@ def cluster_map(
     """
 
     def draw(figure: Figure) -> None:
-        _title(figure, title, note, 0.03, 0.945)
+        shown, missing = drawable(names)
+        _title(figure, title, _joined(note, missing), 0.03, 0.945)
         left = 0.03
         if xy is not None and labels is not None:
             charts.documents_map(
-                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, names, cluster_colours(len(names))
+                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, shown, cluster_colours(len(names))
             )
             left = 0.68
-        _draw_sizes(figure, left, names, np.asarray(sizes))
+        _draw_sizes(figure, left, shown, np.asarray(sizes))
 
     return picture(1600, 1000, draw, few_colours=True)
 
@@ -192,13 +188,14 @@ def cluster_maps(maps: Sequence[Map], title: str, note: str) -> bytes:
     clusters."""
 
     def draw(figure: Figure) -> None:
-        _title(figure, title, note, 0.03, 0.945)
+        missing = dict.fromkeys(drawable(names)[1] for _, _, _, names in maps)
+        _title(figure, title, _joined(note, *missing), 0.03, 0.945)
         width = (0.94 - 0.02 * (len(maps) - 1)) / len(maps)
         for at, (name, xy, labels, names) in enumerate(maps):
             left = 0.03 + at * (width + 0.02)
             figure.text(left, 0.875, name, size=15, weight="bold")
             axes = figure.add_axes((left, 0.03, width, 0.83))
-            charts.documents_map(axes, xy, labels, names, cluster_colours(len(names)))
+            charts.documents_map(axes, xy, labels, drawable(names)[0], cluster_colours(len(names)))
 
     return picture(1600, 1000, draw, few_colours=True)
 
@@ -219,15 +216,15 @@ def contingency(
     def draw(figure: Figure) -> None:
         shown = min(len(rows), PAIRS)
         shares = (table / np.maximum(table.sum(axis=1, keepdims=True), 1))[:shown, :shown]
-        lines = "\n".join(textwrap.wrap(note, 150))
+        of_rows, of_columns = drawable(rows[:shown], "pair"), drawable(columns[:shown], "pair")
+        said = _joined(note, *dict.fromkeys((of_rows[1], of_columns[1])))
+        lines = "\n".join(textwrap.wrap(said, 150))
         _title(figure, "Which clusters are the same in both spaces", lines, 0.03, 0.955, size=12)
         axes = figure.add_axes((0.24, 0.24, 0.66, 0.63))
         image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
         size = 11 if shown <= 30 else 9
-        axes.set_xticks(
-            range(shown), [brief(of) for of in columns[:shown]], rotation=55, ha="right", size=size
-        )
-        axes.set_yticks(range(shown), [brief(of) for of in rows[:shown]], size=size)
+        axes.set_xticks(range(shown), [brief(of) for of in of_columns[0]], rotation=55, ha="right", size=size)
+        axes.set_yticks(range(shown), [brief(of) for of in of_rows[0]], size=size)
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         axes.set_ylabel(spaces[0], size=13, weight="bold")
@@ -279,6 +276,10 @@ def training_evidence(summary: Mapping[str, Any]) -> bytes:
     return picture(1600, 1300, draw)
 
 
+def _joined(*notes: str) -> str:
+    return " · ".join(filter(None, notes))
+
+
 def _title(figure: Figure, title: str, note: str, left: float, top: float, size: float = 13) -> None:
     figure.text(left, top, title, size=21, weight="bold")
     figure.text(left, top - 0.012, note, size=size, color=MUTED, va="top", linespacing=1.4)
@@ -320,6 +321,26 @@ def _draw_bars(
             note = f"each column: the clusters' shares of {tokens / len(mix):,.0f} tokens"
             figure.text(RIGHT - GAP, head, note, color=MUTED, size=12, ha="right")
             figure.text(RIGHT + GAP + STRIP / 2, head, "corpus", color=MUTED, size=12, ha="center")
+
+
+def _draw_distinct(figure: Figure, found: Mapping[str, Binned], clusters: int) -> None:
+    """A panel an order, one beside the other, on one scale: bands of several orders would hide each other."""
+    top = max((float(of.high.max(initial=1)) for of in found.values()), default=1.0)
+    width = (HALF - BESIDE * (len(found) - 1)) / max(1, len(found))
+    for at, (name, of) in enumerate(found.items()):
+        axes = figure.add_axes((LEFT + at * (width + BESIDE), FOOT, width, PANEL))
+        charts.distinct(axes, {name: of}, clusters, top)
+        axes.set_xticks([0, 50, 100])
+        # Inside its own panel, so that it touches none of the next one's.
+        for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
+            label.set_horizontalalignment(side)
+        if at == 0:
+            note = "line: mean, band: fewest to most, of neighbouring sequences"
+            _headline(axes, "Clusters in a sequence", note)
+        else:
+            axes.tick_params(labelleft=False)
+        if 2 * at == len(found) - len(found) % 2:
+            axes.set_xlabel("position in the dataset, % of tokens")
 
 
 def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:

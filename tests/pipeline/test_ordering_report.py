@@ -22,7 +22,7 @@ from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.view.measures import MEASURES
-from dagster_divorder.view.words import corpus_name, output_label
+from dagster_divorder.view.words import corpus_name, output_label, percent
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -163,6 +163,11 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
             assert MEASURES[name].show(value) in text, (order, name)
             (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].label)]
             assert MEASURES[name].show(value) in line.split(), (order, name)
+    ours = manifest["diversity"]["sequences"]
+    tokens, shown = ours["tokens"], MEASURES["mean prefix deviation, tokens"].show(ours["prefix"]["mean"])
+    share = " ".join(f"{percent(ours['prefix']['mean'] / tokens)} of all {tokens:,}".split())
+    assert f"tokens off the mix, on average: {share}" in text
+    assert f"stray {shown} tokens on average, {share}" in text
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
     assert output_label(manifest) in text and output_label(manifest) in head
     assert corpus_name(manifest["input"]["files"]) == f"{corpus.name}/docs"

@@ -5,6 +5,7 @@ import io
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -67,6 +68,21 @@ def size(png: bytes) -> tuple[int, int]:
 def test_names_in_any_script_draw_without_a_warning(monkeypatch):
     monkeypatch.setattr(drawing, "OTHER_SCRIPTS", ())  # as on a machine without further typefaces
     png(names=["臺灣, 歷史"] * 30)
+
+
+def test_a_name_that_no_typeface_here_can_draw_is_a_number_and_a_note_says_why(figure, monkeypatch):
+    monkeypatch.setattr(drawing, "OTHER_SCRIPTS", ())
+    names = ["臺灣, 歷史", "축구, 시즌", "straße, łódź", "команда", "film ★, song"] + ["x"] * 25
+    shown, note = drawing.drawable(names)
+    assert shown == ["cluster 0", "cluster 1", *names[2:]]
+    assert note == "no typeface here for names in Han and Hangul"
+    assert drawing.drawable(names[2:]) == (names[2:], "") and drawing.drawable([]) == ([], "")
+    many = [*names, "ไทย ไทย ไทย", "हिन्दी"]
+    assert drawing.drawable(many, "pair")[1] == "no typeface here for names in Thai, Han and others"
+    drawn = figure(names=["臺灣, 歷史"] * 30)
+    texts = [text.get_text() for text in drawn.texts]
+    assert any(text.endswith("batches of 4 sequences · no typeface here for names in Han") for text in texts)
+    assert not any("臺" in text for text in texts) and any(text.startswith("cluster ") for text in texts)
 
 
 @pytest.mark.slow
@@ -137,7 +153,13 @@ def test_a_shuffle_stands_between_the_original_order_and_ours(figure):
     assert len(bars) == 3
     labels = [[line.get_label() for line in axes.get_lines()] for axes in drawn.axes]
     compared = ["original order", "training sequences shuffled", "training sequences in order"]
-    assert compared in labels and [compared[0], "documents shuffled", *compared[1:]] in labels
+    assert [compared[0], "documents shuffled", *compared[1:]] in labels
+    # Of clusters in a sequence each has a panel of its own: no band hides another.
+    panels = [axes for axes in drawn.axes if len(axes.collections) == 1]
+    assert [axes.get_lines()[0].get_label() for axes in panels] == compared
+    edges = [(axes.get_position().x0, axes.get_position().x1) for axes in panels]
+    assert all(end < begin for (_, end), (begin, _) in pairwise(edges))
+    assert len({axes.get_ylim() for axes in panels}) == 1
 
 
 def test_a_picture_can_say_below_what_it_is_of():

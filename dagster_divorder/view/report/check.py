@@ -12,7 +12,7 @@ from markupsafe import Markup
 from dagster_divorder.core.metrics.shuffling_check import SEAM
 from dagster_divorder.view.report.html import part, table
 from dagster_divorder.view.verdict import SHOWN, Verdict
-from dagster_divorder.view.words import ORDERS, fixed, number, points, times
+from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times
 
 
 def head(of: Verdict) -> Markup:
@@ -37,7 +37,10 @@ def _tiles(of: Verdict) -> list[Sequence[str]]:
         for trait in of.sequences.traits(moving=True):
             unit = f"percentage points off what can be had of the targets for {trait}"
             tiles.append(tile("In the worst batch", unit, points, "windows", "batch", trait, "worst"))
-    return [*tiles, tile("Up to any point", "tokens off the mix, on average", number, "prefix", "mean")]
+    ours = of.metrics["sequences"]
+    share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
+    unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
+    return [*tiles, tile("Up to any point", unit, number, "prefix", "mean")]
 
 
 def windows(of: Verdict) -> list[Markup]:

@@ -178,8 +178,9 @@ def windows(of: Numbers) -> Section:
         "Every window, wherever it starts",
         f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any window "
         "is the difference of what was read up to its end and up to its beginning, so both are drawn below: training "
-        f"sequences in order stray {number(ours)} tokens on average, shuffled ones {number(shuffled)}: "
-        f"{words.times(ours, shuffled)}. Then each trait apart, as “Don’t Shuffle, Optimize” reports it.",
+        f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, of.tokens))} of all "
+        f"{of.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait apart, as "
+        "“Don’t Shuffle, Optimize” reports it.",
         [
             part("legend", [SERIES[name] for name in prefixes]),
             chart(
