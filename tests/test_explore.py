@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,11 @@ def test_settings_hold_no_stage_that_no_question_or_verb_reaches() -> None:
     )
     reached = {name for stage in asked | verbs for name in GRAPH.needed(settings, stage)}
     assert set(GRAPH.upstream(settings)) <= reached
+
+
+def test_the_page_of_verbs_has_every_verb_and_question() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "verbs.md").read_text(encoding="utf-8")
+    verbs = {row.split()[1] for row in re.findall(r"^\| `(.*?)`", page, re.M) if row.startswith("divorder ")}
+    assert verbs == {verb.name for verbs in GROUPS.values() for verb in verbs}
+    questions = re.findall(r"^\| `([\w-]+)` .*\| `(\w+)` \|", page, re.M)
+    assert questions == [(name, question.stage) for name, question in QUESTIONS.items()]

@@ -151,8 +151,10 @@ def _spaces(run: Run, receipt: Receipt) -> Told:
 
 
 def _map(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.cluster_map import SIDECAR
     from dagster_divorder.stages.cluster_names import load_names
     from dagster_divorder.stages.clusters import cluster_sizes
+    from dagster_divorder.store.curated import read_manifest
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
     on_map, documents = figures["on_map"], figures["of_documents"]
@@ -162,6 +164,8 @@ def _map(run: Run, receipt: Receipt) -> Told:
         for name, size in zip(load_names(run), sizes, strict=True)
     ]
     note = [figures["note"]] if figures["note"] else []
+    manifest = read_manifest(run.settings.output.path) or {}
+    beside = [run.settings.output.path / SIDECAR] if manifest.get("map") == receipt.version else []
     return Told(
         [
             f"There is no map: {figures['note']}"
@@ -171,7 +175,10 @@ def _map(run: Run, receipt: Receipt) -> Told:
         ],
         sorted(rows, key=lambda row: -int(row["documents"])),
         {name: name for name in ("cluster", "documents", "share")},
-        [run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files],
+        [
+            *(run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files),
+            *beside,
+        ],
         "clusters",
         figures,
     )
