@@ -37,12 +37,14 @@ import orjson
 import torch
 from scipy.stats import spearmanr
 
-from dagster_divorder.core.selection import choose, spokes
+from dagster_divorder.core.gradient_proxy import choices, rank_agreement
+from dagster_divorder.core.gradient_proxy import overlap as chosen_alike
 from dagster_divorder.core.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.batches import CPU_BUDGET, batch_end
-from dagster_divorder.models.gradients import GradientModel, load, signs
+from dagster_divorder.models.gradient_proxy import proxy_cosines
+from dagster_divorder.models.gradients import GradientModel, blocks_of, load, signs
 from dagster_divorder.models.spec import quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline import run_all
@@ -91,7 +93,7 @@ def main() -> None:
             if "projection" in options.parts:
                 projection(opened(directory, options), windows, options.dims)
             if "blocks" in options.parts:
-                blocks(directory, options, windows[:STUDIED])
+                blocks(opened(directory, options), windows[:STUDIED], options.layers)
             if "overlap" in options.parts:
                 overlap(opened(directory, options), windows)
 
@@ -141,12 +143,10 @@ def cut(ids: np.ndarray, lengths: np.ndarray, most: int) -> list[np.ndarray]:
     return [part[:most].astype(np.int64) for part in np.split(ids, np.cumsum(lengths)[:-1]) if len(part) > 1]
 
 
-def opened(directory: Path, options: argparse.Namespace, layers: int | None = None) -> GradientModel:
+def opened(directory: Path, options: argparse.Namespace) -> GradientModel:
     spec = read_spec(directory, pooling="last", device=options.device, dtype=options.dtype)
     spec = dataclasses.replace(spec, prefix=(), suffix=(), window=min(spec.window, options.max_tokens))
-    return load(
-        directory, spec, layers=layers or options.layers, dims=options.dims, seed=0, setting="--model"
-    )
+    return load(directory, spec, layers=options.layers, dims=options.dims, seed=0, setting="--model")
 
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -308,76 +308,38 @@ def kronecker(model: GradientModel, found: dict[str, torch.Tensor], dims: int) -
     return made
 
 
-def blocks(directory: Path, options: argparse.Namespace, windows: list[np.ndarray]) -> None:
+def blocks(model: GradientModel, windows: list[np.ndarray], layers: int) -> None:
     """Against the gradient of all parameters, the tables of tokens among them."""
-    import copy
-
-    deepest = len(model_blocks(opened(directory, options, 1)))
-    kernels = {}
-    for layers in range(1, deepest + 1):
-        model = opened(directory, options, layers)
-        units = torch.cat(list(whole_gradients(model, windows).values()), dim=1)
-        units = torch.nn.functional.normalize(units.double(), dim=1)
-        kernels[layers] = (units @ units.T).numpy()
-    whole = copy.deepcopy(model.module).requires_grad_(True)
-    rows = []
-    for ids, lengths in batches(windows, 1 << 14):
-        for row, size in zip(ids, lengths.tolist(), strict=True):
-            tokens = torch.from_numpy(row[None, :size]).to(model.device)
-            with torch.enable_grad():
-                loss = whole(input_ids=tokens, labels=tokens).loss
-            found = torch.autograd.grad(loss, list(whole.parameters()))
-            flat = torch.cat([each.float().ravel().cpu() for each in found])
-            rows.append(flat / flat.norm())
-    units = torch.stack(rows)
-    kernels[0] = (units @ units.T).double().numpy()
-    sizes = {
-        layers: sum(opened(directory, options, layers).proxy.included.values())
-        for layers in kernels
-        if layers
-    }
+    counts = range(1, len(blocks_of(model.module)) + 1)
+    found = proxy_cosines(model, windows, counts, [model.dims])
     print(
-        f"\n{len(windows)} documents; all parameters: {units.shape[1]:,}\n{'n':>3}{'parameters':>12}{'Spearman':>10}"
+        f"\n{len(found.whole)} documents; all parameters: {found.parameters[0]:,}\n"
+        f"{'n':>3}{'parameters':>12}{'Spearman':>10}"
     )
-    others = ~np.eye(len(windows), dtype=bool)
-    for layers, kernel in sorted(kernels.items())[1:]:
-        agreement = [
-            spearmanr(one[other], full[other]).statistic
-            for one, full, other in zip(kernel, kernels[0], others, strict=True)
-        ]
-        print(f"{layers:3}{sizes[layers]:12,}{np.mean(agreement):10.3f}")
+    for count, cosines in found.blocks.items():
+        print(f"{count:3}{found.parameters[count]:12,}{rank_agreement(cosines, found.whole):10.3f}")
+    for dims, cosines in found.dims.items():
+        print(f"{layers:3}, {dims:,} dims{rank_agreement(cosines, found.whole):13.3f}")
 
 
 def overlap(model: GradientModel, windows: list[np.ndarray]) -> None:
     vectors = torch.cat([model(*batch) for batch in batches(windows, model.rows * model.spec.window)])
-    rows, ones, found = np.arange(len(vectors)), np.ones(len(vectors), np.int64), {}
+    found = {}
     dims = [512 * 2**power for power in range(9) if 512 * 2**power <= model.dims]
     for k in dims:
-        units = torch.nn.functional.normalize(vectors[:, :k].double(), dim=1)
-        # The same angles in as many dims as there are documents.
-        values, axes = np.linalg.eigh((units @ units.T).numpy())
-        points = (
-            (axes * np.sqrt(np.maximum(values, 0))).astype(np.float32) if k > len(units) else units.numpy()
-        )
-        weights = spokes(np.ascontiguousarray(points, np.float32), rows).weights
-        found[k] = [choose(weights, ones, round(share * len(rows))) for share in SHARES]
+        units = torch.nn.functional.normalize(vectors[:, :k].double(), dim=1).numpy()
+        found[k] = choices(units @ units.T, SHARES)
         print(f"{k} dims", flush=True)
-    tenth = SHARES.index(0.1)
+    rows, tenth = np.arange(len(vectors)), SHARES.index(0.1)
     some = np.random.default_rng(0).permutation(len(rows))[: found[k][tenth].sum()]
     print(
-        f"\n{len(rows)} documents; Vendi of a tenth at random, {k:,} dims: {vendi(gram(points, np.sort(some))):.1f}"
+        f"\n{len(rows)} documents; Vendi of a tenth at random, {k:,} dims: {vendi(gram(units, np.sort(some))):.1f}"
     )
     print(f"{'dims':>7}{''.join(f'{share:>8.0%}' for share in SHARES)}{'Vendi':>8}")
     for few, masks in found.items():
-        shares = [(one & of).sum() / of.sum() for one, of in zip(masks, found[k], strict=True)]
-        score = vendi(gram(points, rows[masks[tenth]]))
+        shares = [chosen_alike(one, of) for one, of in zip(masks, found[k], strict=True)]
+        score = vendi(gram(units, rows[masks[tenth]]))
         print(f"{few:7,}{''.join(f'{share:8.3f}' for share in shares)}{score:8.1f}", flush=True)
-
-
-def model_blocks(model: GradientModel) -> Any:
-    from dagster_divorder.models.gradients import _blocks
-
-    return _blocks(model.module)
 
 
 if __name__ == "__main__":

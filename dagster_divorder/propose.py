@@ -99,7 +99,8 @@ class Field:
         if isinstance(value, str | int | float):
             self.values.add(hash(value))
         if not self.example and value not in ("", [], {}):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            plain = isinstance(value, bool | list | dict)
+            text = json.dumps(value, ensure_ascii=False, default=str) if plain else str(value)
             self.example = clip(text, EXAMPLE_CHARACTERS)
 
     @property
@@ -114,7 +115,7 @@ class Field:
 
     def row(self, name: str, records: int) -> dict[str, str]:
         """Its row in a table, of so many records."""
-        share = math.floor(1000 * self.records / records) / 10
+        share = 100 if self.records == records else min(99.9, round(100 * self.records / records, 1))
         values = len(self.values)
         return {
             "field": one_line(name),
@@ -261,7 +262,8 @@ class Block:
     def lines(self, folder: Path, constant: str | None) -> str:
         """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""
         files = count(len(self.found.files), f"{'JSONL' if self.found.kind == 'jsonl' else 'Parquet'} file")
-        seen = ", ".join(f"{_toml(name)[1:-1]} ({of.kind})" for name, of in self.fields.items())
+        shown = itertools.islice(self.fields.items(), FIELDS_SHOWN)
+        seen = ", ".join(f"{one_line(name)} ({of.kind})" for name, of in shown)
         source_line = '# source_field = "..."     # where a document is from'
         if self.source or constant:
             key, value = ("source_field", self.source) if self.source else ("source", constant)
@@ -439,16 +441,6 @@ class Proposal:
                 parts.append(
                     f"{share} will be refused, and listed with the output. The first: {first}{looks}"
                 )
-        length, batch = self.sequence
-        # However few bytes a token has.
-        if self.size < batch * length:
-            parts.append(
-                Line(
-                    f"a batch of {batch:,} sequences of {length:,} tokens is more than {self.size / 1e6:,.1f} MB hold: "
-                    "there is nothing to order yet",
-                    "bad",
-                )
-            )
         return [*parts, *(Line(block.repeats, "bad") for block in self.blocks if block.repeats)]
 
     def toml(self, folder: Path) -> str:
@@ -566,12 +558,13 @@ def _block(paths: Sequence[str], text_field: str | None) -> Block:
     found = find_files(paths)
     records, fields, structure = _sample(found)
     if not records:
-        refusals = first_refusals(found, 1)
-        looks = _looks(found) or refusals.looks
-        said = f"; the first: {refusals.first}{looks}" if refusals.first else looks
-        raise InputError(
-            f"{found.files[0]} holds no record that can be read; expected one JSON object a line{said}"
-        )
+        expected = "rows"
+        if found.kind == "jsonl":
+            refusals = first_refusals(found, 1)
+            looks = _looks(found) or refusals.looks
+            first = f"; the first: {refusals.first}" if refusals.first else ""
+            expected = f"one JSON object a line{first}{looks}"
+        raise InputError(f"{found.files[0]} holds no record that can be read; expected {expected}")
     block = Block(tuple(paths), found, records, fields, "", "")
     if text_field:
         return block.with_text(text_field, "as --text-field says")
@@ -673,13 +666,10 @@ def _text_field(
         shown = ", ".join(
             f"{name!r} ({of.said()})" for name, of in itertools.islice(fields.items(), FIELDS_SHOWN)
         )
-        why = (
-            f"no field holds text in most of the first {records:,} records; the fields are {shown}; if one of them is "
-            f"the text, {by_name}"
-        )
-        if not any("text" in of.kinds for of in fields.values()):
-            raise InputError(why)
-        return "", why
+        why = f"no field holds text in most of the first {records:,} records; the fields are {shown}"
+        if any(of.texts for of in fields.values()):
+            return "", f"{why}; if one of them is the text, {by_name}"
+        raise InputError(f"{why}; write the text of each record into one field, as a string")
     told = (longest, *(structure.fields if structure else ()))
     others = {name: of for name, of in fields.items() if name not in told and not _holds_labels(name, of)}
     rival = max(others, key=lambda name: others[name].characters, default="")

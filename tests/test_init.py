@@ -624,6 +624,10 @@ def test_files_beside_the_corpus_that_are_not_read_are_told(
 ) -> None:
     write_jsonl(tmp_path / "in/a.jsonl", GOOD)
     (tmp_path / "in/b.csv").touch()
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv/b.csv").touch()
+    assert main(["init", "csv"]) == 1
+    assert "there is 1 .csv: write it as Parquet with `pandas.read_csv(IN)" in capsys.readouterr().err
     initialised("in")
     assert "\nfiles that are not read: 1 .csv\n" in capsys.readouterr().out
     pq.write_table(pa.Table.from_pylist(GOOD), tmp_path / "in/c.parquet")

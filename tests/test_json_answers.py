@@ -56,7 +56,6 @@ COMMANDS = {
     "verify": ["data/exports/parquet"],
     "compare": [],
     "stats": [],
-    "estimate": [],
     "explore": ["near-copies"],
     "where": ["--step", "0..1"],
     "cut": ["--step", "0..1", "--write"],

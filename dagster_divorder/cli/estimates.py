@@ -18,14 +18,14 @@ UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
     """Time a stage, memory and disk of a first run, here; where it does not fit here, on larger machines."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.estimate import make_estimate
     from dagster_divorder.propose import settings_for
     from dagster_divorder.stages import GRAPH
 
     settings = settings_for(paths, config)
     stages = [name for name in GRAPH.upstream(settings) if everything and GRAPH[name].asset]
-    found = make_estimate(settings, *stages, size=size, progress=Bar())
+    found = make_estimate(settings, *stages, size=size, progress=STANDARD_ERROR)
     rows = [
         {
             "stage": row.stage if GRAPH[row.stage].asset else f"  {row.stage}",

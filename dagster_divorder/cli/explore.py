@@ -280,6 +280,36 @@ def _films(run: Run, receipt: Receipt) -> Told:
     )
 
 
+def _proxy(run: Run, receipt: Receipt) -> Told:
+    from dagster_divorder.stages.gradient_proxy import load_proxies
+
+    rows, figures = load_proxies(run), receipt.figures
+    asked = run.settings.gradients
+    if not rows:
+        return Told([f"It could not be measured: {figures['note']}."], figures=figures)
+    used = next(row for row in rows if row["used"])
+    tenth, half = (name for name in used if name.startswith("chosen alike"))
+    return Told(
+        [
+            f"Gradients of the last {asked.layers:,} blocks in {asked.dims:,} dims rank a document's likes as those of "
+            f"all {figures['parameters']:,} parameters do with a correlation of {used['Spearman']:.2f}, and choose "
+            f"{used[tenth]:.0%} of the tenth that those choose, where chance would choose 10%.",
+            f"{figures['documents_measured']:,} documents; the settings are gradients.layers and gradients.dims.",
+        ],
+        rows,
+        {
+            "blocks": "last blocks",
+            "dims": "dims",
+            "parameters": "parameters",
+            "Spearman": "Spearman",
+            tenth: "alike of a tenth",
+            half: "of a half",
+            "used": "used",
+        },
+        figures=figures,
+    )
+
+
 QUESTIONS = {
     question.name: question
     for question in (
@@ -326,6 +356,14 @@ QUESTIONS = {
             _selected,
             '[selection]\nmethod = "spokes"      # or "random", "quality", "semdedup"\n'
             'documents = 1000       # or tokens = 1_000_000\nvectors = "shallow"    # or "deep", "gradient"',
+        ),
+        Question(
+            "proxy",
+            "do gradients of the last blocks, in few dims, agree with those of all parameters on this model?",
+            "the model (a minute to train the bootstrap one), then 20 to 200 documents through it forwards and "
+            "backwards; 80 bytes of memory a parameter at least",
+            "gradient_proxy",
+            _proxy,
         ),
         Question(
             "films",

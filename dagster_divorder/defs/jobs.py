@@ -23,7 +23,7 @@ STORE = "divorder/store"
 
 EVIDENCE = (
     *("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
-    *("set_diversity", "near_duplicates"),
+    *("set_diversity", "near_duplicates", "gradient_proxy"),
 )
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -101,7 +101,14 @@ def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> 
             raise _no_causal(directory, config, setting) from error
         except Exception as error:
             raise unusable(directory, error) from error
-    proxy = _choose(directory, module, layers)
+    blocks = blocks_of(module)
+    if blocks is None or layers > len(blocks):
+        have = "none that can be told" if blocks is None else f"{len(blocks)}"
+        raise InputError(
+            f"gradients.layers is {layers} and {directory} ({type(module).__name__}) has {have} blocks; expected as "
+            "many at most: lower it"
+        )
+    proxy = last_blocks(module, layers)
     if proxy.parameters < dims:
         raise InputError(
             f"gradients.dims is {dims:,} and the last {layers} blocks of {directory} have {proxy.parameters:,} "
@@ -150,7 +157,7 @@ def _no_causal(directory: Path, config: Any, setting: str) -> InputError:
     )
 
 
-def _blocks(module: Any) -> Any:
+def blocks_of(module: Any) -> Any:
     """The list of a model's blocks, None where it has none."""
     import torch
 
@@ -159,14 +166,9 @@ def _blocks(module: Any) -> Any:
     return next((part for part in lists if len(part) == count), None)
 
 
-def _choose(directory: Path, module: Any, layers: int) -> Proxy:
-    blocks = _blocks(module)
-    if blocks is None or layers > len(blocks):
-        have = "none that can be told" if blocks is None else f"{len(blocks)}"
-        raise InputError(
-            f"gradients.layers is {layers} and {directory} ({type(module).__name__}) has {have} blocks; expected as "
-            "many at most: lower it"
-        )
+def last_blocks(module: Any, layers: int) -> Proxy:
+    """The parameters of a model's last blocks, no more than it has."""
+    blocks = blocks_of(module)
     names = {id(part): name for name, part in module.named_modules()}
     included: dict[str, int] = {}
     left_out: dict[str, int] = {}
@@ -208,7 +210,7 @@ class GradientModel(Model):
         self.position_bytes = (layers + 1) * self.position_bytes + self.rows * size // max(
             CPU_BUDGET, spec.window
         )
-        blocks = _blocks(module)
+        blocks = blocks_of(module)
         for block in blocks[len(blocks) - layers :]:
             for part in block.modules():
                 if any(True for _ in part.parameters(recurse=False)):
@@ -386,7 +388,7 @@ def _check(directory: Path, model: GradientModel) -> None:
         found = model.gradients(ids, lengths)
         for row, real in enumerate(lengths.tolist()):
             tokens = torch.from_numpy(ids[row : row + 1, :real]).to(model.device)
-            expected = _autograd(model.module, tokens, list(names)) if real > 1 else {}
+            expected = autograd(model.module, tokens, list(names)) if real > 1 else {}
             size = math.sqrt(sum(float(each.square().sum()) for each in expected.values()))
             for name, each in expected.items():
                 if not float((found[name][row] - each).norm()) <= TOLERANCE[model.spec.dtype] * size:
@@ -404,7 +406,7 @@ def _check(directory: Path, model: GradientModel) -> None:
         )
 
 
-def _autograd(module: Any, tokens: torch.Tensor, names: list[str]) -> dict[str, torch.Tensor]:
+def autograd(module: Any, tokens: torch.Tensor, names: list[str]) -> dict[str, torch.Tensor]:
     """Gradients float32 (size,) of the loss of one window, (1, L), as transformers has it."""
     import torch
 

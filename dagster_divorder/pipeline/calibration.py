@@ -217,8 +217,9 @@ def _in_a_process(
         said = str(error)
         for path, excerpt in zip(at.input.paths, excerpts, strict=True):
             said = said.replace(path, f"a sample of {excerpt.name}")
+        of_all = megabytes(sum(part.bytes for part in excerpts))
         raise type(error)(
-            f"{said} (as a run on {megabytes(sum(part.bytes for part in excerpts))} of the input says)"
+            f"{said} (in a run on {of_all} of the input, below {folder.parent.parent})"
         ) from None
     finally:
         worker.process.kill()

@@ -40,6 +40,8 @@ SMALL_TIMES = 10
 DAY = 24 * 3600.0
 WORKERS_COST = 1.2
 """Processor seconds of what workers do, in place of one process."""
+LEAST_SHARE = 0.25
+"""Of the time on the largest part, so much grows with the input at least: noise must not make a stage free."""
 MACHINES = ((1, 8), (1, 32), (1, 96), (4, 32), (16, 32))
 """Machines and their cores that a larger run is told for."""
 
@@ -208,7 +210,8 @@ def _stage(
         ]
     measured = [run.stages[name] for run in computed]
     amounts = [stage.amount(own, size) for size in sizes]
-    fixed, rate = _line(amounts[1:] or amounts, [of.processor for of in measured[1:] or measured])
+    later = amounts[1:] or amounts
+    fixed, rate = _line(later, [of.processor for of in measured[-len(later) :]], LEAST_SHARE)
     if len(measured) > 1:
         # What a process loads once.
         fixed += max(0.0, measured[0].processor - fixed - rate * amounts[0])
@@ -239,15 +242,13 @@ def _blocks(size: Size) -> Size:
     return size.times(min(1.0, BLOCKS_BYTES / max(size.bytes, 1)))
 
 
-def _line(amounts: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+def _line(amounts: Sequence[float], values: Sequence[float], least: float = 0.0) -> tuple[float, float]:
     """(fixed part, rate), neither below zero, through the first and the last of some values; of one amount all is
-    rate."""
+    rate. least: a share of the last value that grows with the amount, whatever the first one was."""
     (x, y), (low, value) = (amounts[-1], values[-1]), (amounts[0], values[0])
     if x <= low:
         return (0.0, y / x) if x else (y, 0.0)
-    rate = max(0.0, (y - value) / (x - low))
-    if not rate:
-        return y, 0.0
+    rate = max(least * y / x, (y - value) / (x - low), 0.0)
     fixed = y - rate * x
     return (fixed, rate) if fixed >= 0 else (0.0, y / x)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.engine.base import Needs
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.store.arrays import pack_table
 from dagster_divorder.store.base import Store
@@ -49,14 +50,15 @@ class ComputeAndStore:
     store: Store
     stage: str
     key: str
-    compute: Callable[[Fragment], Computed]
+    compute: Callable[..., Computed]
 
-    def __call__(self, fragment: Fragment) -> StoredFragment:
-        """
+    def __call__(self, fragment: Fragment, **tells: Advance) -> StoredFragment:
+        """tells: `advance`, where `compute` takes it.
+
         Raises:
             DiskFullError: with the bytes that a row takes.
         """
-        computed = self.compute(fragment)
+        computed = self.compute(fragment, **tells)
         result, about = computed if isinstance(computed, tuple) else (computed, None)
         files = StageFiles(self.store, self.stage, self.key)
         table = isinstance(result, pa.Table)

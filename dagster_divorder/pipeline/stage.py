@@ -25,6 +25,7 @@ import xxhash
 
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.engine.base import Needs
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.pipeline.per_fragment import (
@@ -350,11 +351,16 @@ class PerDocument(Stage):
         return self.compute_with(self.compute(run), run, key, missing)
 
     def compute_with(
-        self, compute: Callable[[Fragment], Computed], run: Run, key: str, missing: Sequence[Fragment]
+        self,
+        compute: Callable[..., Computed],
+        run: Run,
+        key: str,
+        missing: Sequence[Fragment],
+        advance: Advance | None = None,
     ) -> Iterator[StoredFragment]:
-        """The same, by a function that is not, or more than, what `compute` gives."""
+        """The same, by a function that is not, or more than, what `compute` gives; `advance` as in `Engine.each`."""
         compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
-        return run.engine.each(compute_and_store, missing, **self.needs(run, missing))
+        return run.engine.each(compute_and_store, missing, **self.needs(run, missing), advance=advance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,6 +21,7 @@ from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
 from dagster_divorder.stages.gradient_embeddings import GRADIENT_EMBEDDINGS
+from dagster_divorder.stages.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
 from dagster_divorder.stages.heldout import HELDOUT
 from dagster_divorder.stages.heldout_copies import HELDOUT_COPIES
@@ -56,6 +57,7 @@ GRAPH = Graph(
         DEEP_EMBEDDINGS,
         GRADIENT_MODEL,
         GRADIENT_EMBEDDINGS,
+        GRADIENT_PROXY,
         EXTERNAL_EMBEDDINGS,
         *COMPONENTS,
         ARI_COMPARISON,

@@ -129,19 +129,12 @@ class VectorsOfAModel(PerDocument):
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        needs = self.needs(run, missing)
-        workers = needs["workers"] or 1
-        # Where calls run in this process they tell of their tokens as they go.
-        elsewhere = run.settings.engine.kind != "local" and needs.get("gpus")
-        here = workers == 1 and embed.processes == 1 and not elsewhere
+        workers = self.needs(run, missing)["workers"] or 1
         total = Work()
         with run.progress("embedding", embed.tokens_to_do(missing), "tokens") as advance:
             try:
-                compute = functools.partial(embed.compute, advance=advance) if here else embed
-                for stored in self.compute_with(compute, run, key, missing):
+                for stored in self.compute_with(embed, run, key, missing, advance):
                     total += stored.about
-                    if not here:
-                        advance(stored.about["tokens"])
                     yield stored
             finally:
                 _free(embed.spec.device)
@@ -218,13 +211,16 @@ class Embed:
             processes=self.processes,
         )
 
-    def __call__(self, fragment: Fragment) -> tuple[dict[str, np.ndarray], Work]:
+    def __call__(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
         if self.processes == processes_here():
-            return self.compute(fragment)
+            return self.compute(fragment, advance)
         group = _group(self.processes, self.spec.device)
         before = group.restarts
         arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
         work["out_of_memory"] += group.restarts - before
+        advance(work["tokens"])
         return arrays, work
 
     def compute(

@@ -45,26 +45,26 @@ if TYPE_CHECKING:
 STAGE = "gradient_embeddings"
 
 
-def _model_stage(settings: Settings) -> str:
+def model_stage(settings: Settings) -> str:
     return "gradient_model" if settings.gradients.model else "deep_model"
 
 
-def _load(run: Run) -> DeepModel:
-    return load_deep_model(run, _model_stage(run.settings))
+def load_model(run: Run) -> DeepModel:
+    return load_deep_model(run, model_stage(run.settings))
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, _load(run), _settings(run.settings), _embed_of)
+    return vector_facts(run, STAGE, load_model(run), gradients_settings(run.settings), gradients_of)
 
 
-def _embed_of(run: Run) -> _Gradients:
+def gradients_of(run: Run) -> Gradients:
     """How the engine's machines compute gradients under these settings."""
     if "embed" not in run.memo:
-        asked, model, settings = run.settings.gradients, _load(run), run.settings
+        asked, model, settings = run.settings.gradients, load_model(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
         read = partial(_read, run.store, model.place, settings, setting)
         spec, parameters, left_out = call_on_a_worker(run, read, settings.deep.device)
-        run.memo["embed"] = _Gradients(
+        run.memo["embed"] = Gradients(
             **embed_fields(run, model),
             spec=spec,
             half=asked.stored == "float16",
@@ -94,7 +94,7 @@ def _read(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Gradients(Embed):
+class Gradients(Embed):
     """Computes the gradients of a fragment's documents: of `parameters` by name, with their sizes, in the last `layers`
     blocks; `setting` names what asks for the model."""
 
@@ -149,7 +149,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
-def _settings(settings: Settings) -> Mapping[str, Any]:
+def gradients_settings(settings: Settings) -> Mapping[str, Any]:
     return {
         **settings.gradients.model_dump(mode="json", include={"layers", "max_tokens", "dims", "stored"}),
         **settings.deep.model_dump(mode="json", include={"device", "dtype"}),
@@ -165,17 +165,17 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     description="One vector per document: what it would change in the last blocks of a causal language model (the "
     "gradient of its loss), projected at random, L2-normalised.",
     reads=lambda settings: (
-        *("raw_docs", "token_counts", "base_model", _model_stage(settings)),
+        *("raw_docs", "token_counts", "base_model", model_stage(settings)),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=_settings,
+    settings=gradients_settings,
     # As costly as training on the corpus: nobody has it who has not asked.
     when=lambda settings: settings.takes_gradients,
-    inputs=lambda run: {"model": _load(run).fingerprint, "made": _facts(run)["made"]},
+    inputs=lambda run: {"model": load_model(run).fingerprint, "made": _facts(run)["made"]},
     key_from_inputs=True,
     facts=_facts,
     doing="taking gradients",
-    compute=_embed_of,
-    needs=lambda run, missing: embed_needs(run, _embed_of(run)),
+    compute=gradients_of,
+    needs=lambda run, missing: embed_needs(run, gradients_of(run)),
     figures=_figures,
 )

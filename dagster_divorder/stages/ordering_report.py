@@ -56,6 +56,7 @@ from dagster_divorder.stages.diversity_metrics import (
     read_in_order,
 )
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.gradient_proxy import load_proxies
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
@@ -88,6 +89,7 @@ EVIDENCE = {
     "training_evidence": "what the order does to small models that are trained in it",
     "set_diversity": "how many different things there are in the corpus, in what is chosen and in its parts",
     "near_duplicates": "which texts are near copies of others",
+    "gradient_proxy": "whether gradients of the last blocks agree with those of all parameters",
 }
 """Stage -> what the report shows of it where it is there; of those that the settings have."""
 LENGTH_COLUMNS, BINS = 100, 100
@@ -136,12 +138,11 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
     found, missing = {}, {}
     for stage in EVIDENCE:
-        if not run.graph[stage].when(run.settings):
-            continue
         try:
             found[stage] = run.receipt(stage)
         except MissingStageError as error:
-            missing[stage] = str(error).partition(";")[0]
+            if run.graph[stage].when(run.settings):
+                missing[stage] = str(error).partition(";")[0]
     if "cluster_map" in found and "places" not in found["cluster_map"].files:
         missing["cluster_map"] = found["cluster_map"].facts["note"].partition(";")[0]
     return found, missing
@@ -214,6 +215,7 @@ def numbers(
         copies=(found["near_duplicates"].figures, _tables(run, "near_duplicates"))
         if "near_duplicates" in found
         else None,
+        proxies=(found["gradient_proxy"].figures, load_proxies(run)) if "gradient_proxy" in found else None,
         runs=_stage_runs(run, found),
         missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
     )

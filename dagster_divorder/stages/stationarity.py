@@ -32,7 +32,7 @@ from dagster_divorder.core.traits import Traits, column_codes
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import File, Made, Size, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import (
     STAGE_OF,
@@ -218,6 +218,12 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
 
 
+def _amount(settings: Settings, size: Size) -> float:
+    """Tokens that are looked at; to walk over the others takes some hundredths of the time."""
+    looked_at = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
+    return looked_at + 0.05 * (size.tokens - looked_at)
+
+
 STATIONARITY = WholeCorpus(
     name="stationarity",
     version=4,
@@ -228,6 +234,7 @@ STATIONARITY = WholeCorpus(
     inputs=_inputs,
     content=("found",),
     doing="looking for drift",
-    pace=(0.3, 0.0118),
+    amount=_amount,
+    pace=(0.3, 0.045),
     compute=_compute,
 )

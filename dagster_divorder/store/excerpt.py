@@ -111,7 +111,7 @@ def _plain(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Iterat
         while at < len(files) and first < end:
             start = ends[at] - sizes[at]
             with readable(files[at], PrefixHashes()), open_source(files[at]) as raw:
-                yield from _lines(io.BufferedReader(raw), first - start, end - start)
+                yield from _lines(io.BufferedReader(raw), first - start, end - start)  # type: ignore[type-var]
             first, at = ends[at], at + 1
 
 
@@ -150,7 +150,7 @@ def _compressed(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> t
     for at in chosen:
         with readable(files[at], PrefixHashes()), open_source(files[at]) as raw:
             plain = is_plain(files[at])
-            file = io.BufferedReader(raw) if plain else decompressed(raw, files[at].suffix)
+            file = io.BufferedReader(raw) if plain else decompressed(raw, files[at].suffix)  # type: ignore[type-var]
             held = 0
             while held < budget and (line := file.readline(MAX_RECORD_BYTES)):
                 if held // STRETCH_BYTES % every == 0:

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,6 +36,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
 )
 from dagster_divorder.store.local import tells_of_store
+from dagster_divorder.store.looks import CSV_REMEDY
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
 from dagster_divorder.store.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
@@ -147,7 +148,7 @@ def find_files(
         if not matches:
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{_hint(left_out)}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{_hint(left_out)}{_others(others)}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
@@ -169,6 +170,12 @@ def _in_order(path: str) -> list[str]:
 def _hint(left_out: set[str]) -> str:
     """What is left out, as the end of a message."""
     return f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
+
+
+def _others(others: Mapping[str, str]) -> str:
+    """What else there is, by the end of its name, as the end of a message."""
+    found = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
+    return f"; there is {found}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if found else ""
 
 
 class _Tree(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
 
-NUMERIC = re.compile(r"[–~+-]?\d|–?$")
+NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
 """How a cell of a column of numbers begins; a dash, or nothing, stands for a number that there is not."""
 
 UNLIMITED = 10_000

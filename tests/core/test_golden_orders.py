@@ -41,8 +41,6 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 """Beside the defaults, which every strategy is tried with."""
 
-FOLLOW_TARGETS = ("balanced", "f1", "f2", "f3", "block_shuffle")
-
 
 @cache
 def corpus() -> dict[str, Any]:
@@ -132,7 +130,7 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
         out[f"{name}, coordinates, frozen, epochs"] = lambda c=coordinates: ordered(
             epoch_orders, 2, **c, frozen=frozen
         )
-        if name in FOLLOW_TARGETS:
+        if STRATEGIES[name].follows_targets:
             targets = moving_targets(corpus()["items"].groups)
             out[f"{name}, targets"] = lambda a=name, t=targets: ordered(strategy=a, targets=t)
             out[f"{name}, targets, frozen"] = lambda a=name, t=targets: ordered(

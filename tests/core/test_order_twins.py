@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
+from dagster_divorder.core.kernels.order_greedy import Rows
+from dagster_divorder.core.kernels.order_items import rows_of, with_entry
 from dagster_divorder.core.order import order
 from tests.conftest import examples
 from tests.twins import order as slow_order
@@ -115,3 +117,25 @@ def test_jittered_spaces_each_label_evenly(pairs, seed):
             between = [labels[item] for item in result[one + 1 : next_]]
             for other in set(sizes) - {label}:
                 assert abs(between.count(other) - sizes[other] / size) <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])
+def test_rows_in_another_order_and_with_one_more_entry_equal_their_twins(dtype):
+    random = np.random.default_rng(0)
+    table = random.integers(0, 3, (50, 6)).astype(dtype)
+    table[7] = 0
+    counts, dense = csr_matrix(table), random.normal(size=(50, 2)).astype(np.float32)
+    rows = Rows(
+        counts.indptr.astype(np.int64), counts.indices, counts.data, np.zeros(9, np.int32), np.ones(1), dense
+    )
+    some = np.array([7, 3, 3, 49, 0])
+    found = rows_of(some, rows)
+    assert (
+        csr_matrix((found.data, found.indices, found.indptr), shape=(5, 6)).toarray() == table[some]
+    ).all()
+    assert (found.dense == dense[some]).all() and found.data.dtype == dtype
+    last = random.integers(6, 9, 50).astype(np.int32)
+    indptr, indices, data = with_entry(rows, last, 7)
+    wider = np.hstack([table, 7 * np.eye(9, dtype=dtype)[last][:, 6:]])
+    made = csr_matrix((data, indices, indptr), shape=(50, 9))
+    assert (made.toarray() == wider).all() and made.has_canonical_format and data.dtype == dtype

@@ -277,3 +277,11 @@ def test_times_and_sizes_are_in_units_that_fit() -> None:
         "1.2 TB",
         "3,000 TB",
     ]
+
+
+def test_noise_makes_no_stage_free() -> None:
+    fixed, rate = estimates._line([1.0, 2.0], [0.2, 0.1], least=0.25)
+    assert (fixed, rate) == pytest.approx((0.075, 0.0125))
+    assert estimates._line([1.0, 2.0], [5.0, 5.0]) == (5.0, 0.0)
+    assert estimates._line([1.0, 3.0], [1.0, 4.0]) == (0.0, 4 / 3)
+    assert estimates._line([4.0], [2.0]) == (0.0, 0.5)

@@ -211,6 +211,7 @@ def test_every_stage_is_held() -> None:
     held_by_their_own_tests = {
         "frozen",  # the beginning of an output of before
         "training_evidence",  # the sums of a training are the processor's
+        "gradient_proxy",  # as are those of a backward pass, and a rank may hang on the last digit
     }
     assert unheld == {*DRAWN, *held_by_their_own_tests}
 

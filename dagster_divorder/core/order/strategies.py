@@ -28,6 +28,6 @@ def check_follows_targets(name: str, strategy: str) -> None:
     following = [known.name for known in STRATEGIES.values() if known.follows_targets]
     if strategy not in following:
         raise InputError(
-            f"{name} is {strategy!r}, which does not follow targets; expected one of {', '.join(following)}: or leave "
-            "targets out"
+            f"{name} is {strategy!r}, which does not follow targets; expected one of {', '.join(following)}, or no "
+            "targets"
         )

@@ -80,8 +80,8 @@ class Numbers:
     and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
     batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
     map, trained (the summary of training_evidence), diversity (tables of set_diversity, by name), copies (figures and
-    tables of near_duplicates): evidence, where it is there; chosen: tables of the selection, by name; missing: stage ->
-    what it would show, and why it is not there.
+    tables of near_duplicates), proxies (figures and table of gradient_proxy): evidence, where it is there; chosen:
+    tables of the selection, by name; missing: stage -> what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -108,6 +108,7 @@ class Numbers:
     chosen: Mapping[str, Sequence[Mapping[str, Any]]]
     diversity: Mapping[str, Sequence[Mapping[str, Any]]]
     copies: tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None
+    proxies: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 

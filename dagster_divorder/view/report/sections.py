@@ -55,6 +55,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         *([agreement(of)] if of.agreement else []),
         *([diversity(of)] if of.diversity else []),
         *([copies(*of.copies)] if of.copies else []),
+        *([proxies(*of.proxies)] if of.proxies else []),
         *([trained(of.trained)] if of.trained else []),
         last_run(of),
     ]
@@ -289,6 +290,27 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
         "Which texts are near copies?",
         lead,
         [table(captions[name], words.cells(rows)) for name, rows in shown.items() if rows],
+    )
+
+
+def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Section:
+    """Whether gradients of the last blocks agree with those of all parameters; rows: of `stages.gradient_proxy`."""
+    return Section(
+        "proxies",
+        "Do the last blocks stand for the whole model?",
+        f"Gradients of the last blocks, whole or projected to so many dims, against those of all "
+        f"{count(figures['parameters'], 'parameter')}, of {count(figures['documents_measured'], 'document')}. "
+        "Spearman: the mean rank correlation of a document’s cosines with the other ones. Chosen alike: the share of "
+        "what whole gradients choose that the proxy chooses too; by chance it would be the share that is chosen."
+        if rows
+        else f"It could not be measured: {figures['note']}.",
+        [
+            table(
+                "Proxies; the one that the settings name is marked",
+                words.cells([{name: of for name, of in row.items() if name != "used"} for row in rows]),
+                [at for at, row in enumerate(rows) if row["used"]],
+            )
+        ],
     )
 
 
