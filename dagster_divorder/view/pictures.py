@@ -333,7 +333,7 @@ def _draw_distinct(figure: Figure, found: Mapping[str, Binned], clusters: int) -
         axes.set_xticks([0, 50, 100])
         # Inside its own panel, so that it touches none of the next one's.
         for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
-            label.set_horizontalalignment(side)
+            label.set(horizontalalignment=side)
         if at == 0:
             note = "line: mean, band: fewest to most, of neighbouring sequences"
             _headline(axes, "Clusters in a sequence", note)
