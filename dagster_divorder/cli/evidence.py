@@ -59,8 +59,8 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     )
 
 
-def prove(settings: Settings) -> Answer:
-    """Make training_evidence and what it needs; its verdict and tables.
+def prove(settings: Settings, *, details: bool) -> Answer:
+    """Make training_evidence and what it needs; its verdict and a table. details: every figure, order and source.
 
     Raises:
         InputError: `evidence.tokens` is unset.
@@ -78,22 +78,28 @@ def prove(settings: Settings) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(Run(settings, store_of(settings.store)))
-    rates = rate_rows(summary)
-    by_rate: list[Part] = ["", TextTable(rates)] if rates else []
-    return Answer(
-        [
-            *summary["verdict"],
-            *summary["notes"],
-            "",
-            TextTable(order_rows(summary)),
-            "",
-            TextTable(source_rows(summary)),
-            "",
-            "*: differs from the same sequences shuffled beyond noise",
-            *by_rate,
-        ],
-        summary,
-    )
+    rows, sources = order_rows(summary), source_rows(summary)
+    first, *verdict = summary["verdict"]
+    parts: list[Part] = [
+        Line(first, "strong"),
+        *verdict,
+        *summary["notes"],
+        "",
+        TextTable(
+            [{name: row[name] for name in ("order", "held-out loss", "less shuffled")} for row in rows]
+        ),
+    ]
+    if not details:
+        parts += ["", "what happened on the way, and every source: --details"]
+    else:
+        # An order a column: there are more figures than a line has room for.
+        others = [name for name in rows[0] if name not in ("order", "held-out loss", "less shuffled")]
+        by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in others]
+        parts += ["", TextTable(by_figure), "", TextTable(sources)]
+        parts += ["", "*: differs from the same sequences shuffled beyond noise"]
+        if rates := rate_rows(summary):
+            parts += ["", TextTable(rates)]
+    return Answer(parts, summary)
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -108,6 +114,12 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
     parser.add_argument("--csv", action="store_true", help="nothing but these, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
+
+
+def _add_details(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--details", action="store_true", help="also every figure of each order, and every source"
+    )
 
 
 VERBS = (
@@ -126,6 +138,7 @@ VERBS = (
         "trains small models in several orders (`evidence`), and says which differences are beyond noise",
         "divorder prove",
         "minutes to hours; says how long before it starts",
-        lambda options: prove(settings_of(options)),
+        lambda options: prove(settings_of(options), details=options.details),
+        _add_details,
     ),
 )
