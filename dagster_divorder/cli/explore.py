@@ -96,6 +96,7 @@ def _cell(value: Any) -> str:
 
 def _clusters(run: Run, receipt: Receipt) -> Told:
     from dagster_divorder.stages.k_calibration import DISTINCT, PICTURE, load_table
+    from dagster_divorder.view.words import count
 
     facts, fit = receipt.facts, receipt.files["fit"]
     rows, notes = load_table(run.store, fit), list(facts["notes"])
@@ -109,7 +110,7 @@ def _clusters(run: Run, receipt: Receipt) -> Told:
         [
             answer,
             *notes,
-            f"clusters.k is {run.settings.clusters.k!r}; {facts['documents']:,} documents were measured.",
+            f"clusters.k is {run.settings.clusters.k!r}; measured on {count(facts['documents'], 'document')}.",
             "Clusters in a sequence are what an order by so many clusters gives, beside shuffling.",
         ],
         [{**row, "taken": row["k"] == facts["k"]} for row in rows],
@@ -155,10 +156,11 @@ def _map(run: Run, receipt: Receipt) -> Told:
     from dagster_divorder.stages.cluster_names import load_names
     from dagster_divorder.stages.clusters import cluster_sizes
     from dagster_divorder.store.curated import read_manifest
+    from dagster_divorder.view.words import count
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
     on_map, documents = figures["on_map"], figures["of_documents"]
-    what = f"{documents:,} documents in {len(sizes):,} clusters"
+    what = f"{count(documents, 'document')} in {count(len(sizes), 'cluster')}"
     rows = [
         {"cluster": name, "documents": size, "share": f"{size / max(documents, 1):.1%}"}
         for name, size in zip(load_names(run), sizes, strict=True)
@@ -188,6 +190,7 @@ def _diversity(run: Run, receipt: Receipt) -> Told:
     from dagster_divorder.stages.cluster_names import load_names
     from dagster_divorder.stages.set_diversity import load_groups
     from dagster_divorder.stages.subset_selection import vectors_stage
+    from dagster_divorder.view.words import count
 
     groups, distinct = load_groups(run), run.corpus.documents
     whole, names = groups[0], load_names(run)
@@ -205,7 +208,7 @@ def _diversity(run: Run, receipt: Receipt) -> Told:
     return Told(
         [
             f"By {vectors} vectors the corpus is as diverse as {whole['vendi']:.1f} documents that have nothing in "
-            f"common (its Vendi score, of {whole['documents']:,} documents{sampled}).",
+            f"common (its Vendi score, of {count(whole['documents'], 'document')}{sampled}).",
             *chosen,
             "A smaller set holds less: compare sets of about as many documents.",
         ],
@@ -231,7 +234,7 @@ def _copies(run: Run, receipt: Receipt) -> Told:
     return Told(
         [
             answer,
-            f"{repeated:,} records repeat a text to the byte.",
+            f"Records that repeat a text to the byte: {repeated:,}.",
             *(['To set near copies far apart: order.separate_copies = "near"'] if copies else []),
         ],
         run.rows("near_duplicates", "groups"),

@@ -143,7 +143,7 @@ def test_the_key_is_what_settings_come_to(
         )
         run_all(settings, Silent(), GRAPH.needed(settings, "gradient_model"))
         here = Run(settings, LocalStore(settings.store.path), Silent())
-        embed = gradient_embeddings._embed_of(here)
+        embed = gradient_embeddings.gradients_of(here)
         # The window begins as the model's own does, and does not end where a text is cut.
         assert (len(embed.spec.prefix), embed.spec.suffix) == (1, ())
         assert embed.spec.window <= CONTEXT
@@ -198,7 +198,7 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
 def _tokens(settings: Settings) -> np.ndarray:
     """The first five tokens of each record, int64 (N, 5)."""
     here = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    embed = gradient_embeddings._embed_of(here)
+    embed = gradient_embeddings.gradients_of(here)
     parts = [embed._tokens(fragment) for fragment in here.view.documents]
     rows = [ids[start : start + 5] for ids, lengths in parts for start in np.cumsum(lengths) - lengths]
     return np.stack(rows).astype(np.int64)[here.view.document_row]
