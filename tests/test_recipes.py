@@ -131,7 +131,7 @@ def recipe(title: str) -> Callable[[Callable[[Case], None]], Callable[[Case], No
 def languages(case: Case) -> None:
     results = case.run(*case.recipe)
     assert set(results.documents["lang"]) == {"de", "en"}
-    assert "lang: closer to the mix" in case.divorder("summary")
+    assert "lang: closer to the mix" in case.divorder("summary", "--details")
 
 
 @recipe("My corpus comes from several places, each with its own fields")
@@ -161,7 +161,7 @@ def several_inputs(case: Case) -> None:
 def sources(case: Case) -> None:
     results = case.run(*case.recipe)
     assert set(results.documents["source"]) == {"books", "web"}
-    assert "batch TV of source" in case.divorder("summary")
+    assert "batch TV of source" in case.divorder("summary", "--details")
 
 
 @recipe("Some sources should be read more often, others in part")
@@ -175,7 +175,7 @@ def mixing(case: Case) -> None:
 @recipe("The mix should move during training")
 def targets(case: Case) -> None:
     case.run(*case.recipe)
-    summary = case.divorder("summary")
+    summary = case.divorder("summary", "--details")
     assert "order.targets.source asks for 60.0% of 'web'" in summary
     assert "from what can be had" in summary
 
