@@ -66,7 +66,7 @@ def proxy_cosines(
             gradients[name][row] = gradient.cpu()
         advance(1)
     grams = {name: _gram(each) for name, each in gradients.items()}
-    whole = sum(grams.values())
+    whole = _sum(grams, grams)
     used = np.flatnonzero(np.isfinite(np.diagonal(whole)) & (np.diagonal(whole) > 0))
     inside = np.ix_(used, used)
     included = {count: last_blocks(model.module, count).included for count in blocks}

@@ -246,7 +246,7 @@ class RowNumbers(Iteration[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return sampler.row_at(self.epoch, self.samples - 1)  # type: ignore[no-any-return]
+        return sampler.row_at(self.epoch, self.samples - 1)
 
 
 class RowsAt(Sampler[int]):

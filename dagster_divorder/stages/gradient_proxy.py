@@ -57,10 +57,12 @@ def _compute(run: Run) -> Made:
 def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(rows of the table, figures), on a machine that has the model."""
     from dagster_divorder.models.gradient_proxy import block_counts, parameters_of, proxy_cosines
+    from dagster_divorder.models.gradients import GradientModel
     from dagster_divorder.models.spec import quiet
     from dagster_divorder.models.tokenize import load_encoder
 
     model, spec = embed.load(), embed.spec
+    assert isinstance(model, GradientModel)
     ids, lengths = load_encoder(model_path(embed.store, embed.model)).encode(texts)
     parts = np.split(ids, np.cumsum(lengths)[:-1])
     windows = [np.array([*spec.prefix, *part[: spec.room].tolist()], np.int64) for part in parts]
@@ -85,7 +87,9 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
         found = proxy_cosines(model, windows[:most], block_counts(model, embed.layers), dims)
     figures["documents_measured"] = len(found.whole)
     whole = choices(found.whole, SHARES)
-    proxies = [(blocks, None, cosines) for blocks, cosines in found.blocks.items()]
+    proxies: list[tuple[int, int | None, np.ndarray]] = [
+        (blocks, None, cosines) for blocks, cosines in found.blocks.items()
+    ]
     proxies += [(embed.layers, k, cosines) for k, cosines in found.dims.items()]
     rows = []
     for blocks, k, cosines in proxies:

@@ -262,9 +262,7 @@ def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
         )
     _log_axis(axes)
     axes.margins(x=0.12, y=0.12)
-    axes.set_xlabel("clusters in a sequence, mean: more is better")
-    axes.set_ylabel("batch TV, mean, %: less is better")
-    axes.legend(title="sequences in order of", loc="upper right")
+    axes.legend(title="sequences in order of", loc="upper right", labelcolor=COLOURS["muted"])
     lowest: dict[str, Mapping[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["batch TV, clusters"]):
         lowest.setdefault(row["documents"], row)
@@ -274,9 +272,9 @@ def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     taken: list[Any] = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in dots]
     for name, row in lowest.items():
         place = (row["distinct clusters a sequence"], 100 * row["batch TV, clusters"])
-        for away in ((7, 4), (7, -12), (-7, 4), (-7, -12), (7, 16), (-7, 16), (7, -24), (-7, -24)):
+        for away in ((7, 4), (7, -14), (-7, 4), (-7, -14), (7, 20), (-7, 20), (7, -30), (-7, -30)):
             side = "left" if away[0] > 0 else "right"
-            text = axes.annotate(name, place, xytext=away, textcoords="offset points", ha=side, size=9)
+            text = axes.annotate(name, place, xytext=away, textcoords="offset points", ha=side, size=12)
             box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)

@@ -105,5 +105,7 @@ def draw(rows: Sequence[Row]) -> bytes:
         axes = figure.add_axes((0.09, 0.12, 0.88, 0.8))
         axes.set_title("Strategies of documents, by the strategy of sequences")
         charts.trade_off(axes, rows)
+        axes.set_xlabel("clusters in a sequence, mean: more is better")
+        axes.set_ylabel("batch TV, mean, %: less is better")
 
     return picture(WIDTH, HEIGHT, fill)

@@ -571,7 +571,7 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
     ]
     drawing = chart(
         "trade-off",
-        [Panel("batches against sequences", partial(charts.trade_off, rows=rows))]
+        [Panel("batch TV, mean, %, by clusters in a sequence", partial(charts.trade_off, rows=rows))]
         if all(row["batch TV, clusters"] for row in rows)
         else [],
         " ".join(conclusions(rows)),
