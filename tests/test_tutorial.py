@@ -54,7 +54,7 @@ def test_the_page_is_true(said: dict[str, str]) -> None:
     assert 'text_field = "text"' in said["cat divorder.toml"]
     assert 'source_field = "source"' in said["cat divorder.toml"]
     assert "first run on this store" in said["divorder plan"]
-    assert "training sequences in order" in said["divorder run"]
+    assert "Give your trainer" in said["divorder run"] and "times better" in said["divorder run"]
     assert "ordering_report.html" in said["divorder report"]
     assert "1 of them never seen" in said["divorder plan (2)"]
     assert "Nothing drifts" in said["divorder run (2)"]

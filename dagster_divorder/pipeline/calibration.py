@@ -203,7 +203,7 @@ def _in_a_process(
     """Seconds until a fresh process is ready, and what it measures on growing shares of the excerpts. lenient: an error
     ends that, and is told, since a few documents may be too few for a stage."""
     begin, found = time.perf_counter(), list[Sampled]()
-    worker = Worker({})
+    worker, at = Worker({}), settings
     try:
         worker(_loaded, 0)
         start = time.perf_counter() - begin

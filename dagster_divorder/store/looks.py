@@ -7,6 +7,7 @@ warnings; nothing is refused by them that would be read otherwise.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -147,13 +148,23 @@ def looks_like(begins: bytes) -> str:
         return f"one object that holds the records in {container[1].decode()!r}; {write}"
     if head.strip() == b"{":
         return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
-    if re.match(rb'["\w][^{}]*?[,;\t]', head.partition(b"\n")[0]):
+    # Control characters are none of a table's head: what is damaged is no CSV.
+    if re.match(rb'["\w][^{}\x00-\x08\x0e-\x1f]*?[,;\t]', head.partition(b"\n")[0]) and _is_text(head):
         return f"no JSON; where it is CSV, {CSV_REMEDY}"
     try:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
     return _record_looks_like(record) if isinstance(record, dict) else ""
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether the beginning of a file is UTF-8, but for a character that is cut at its end."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _record_looks_like(record: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ class Scenario:
                 "/views/",
                 "/pins/",
                 *(f"/curated/{name}" for name in ("curated.jsonl", "curated-00000", "order", "curated_meta")),
-                "/exports/parquet/manifest",
+                "/exports/_parquet/manifest",
                 "/exports/megatron/train-",
             )
             for part in decisive:

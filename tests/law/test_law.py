@@ -167,6 +167,7 @@ ALL_CHOICES = CHOICES | {
     "output.sidecars": (False, True),
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
+    "selection.min_quality": (None, 0.5),
     "selection.rate": (1.0, 3.0),
     "selection.start": ("uniform", "quality"),
     "selection.steps": (20, 1),
@@ -616,6 +617,7 @@ def keep_what_goes_together(selection: dict[str, Any]) -> None:
         del selection["documents"]
     if not selection["quality"]:
         selection |= {"alpha": 0.0, "start": "uniform"}
+        selection.pop("min_quality", None)
         if selection["method"] == "quality":
             selection["method"] = "random"
 

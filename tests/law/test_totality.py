@@ -271,6 +271,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
         ".max_repeats",
         "selection.documents",
         "selection.tokens",
+        "selection.min_quality",
     )
     assert accepted or name.endswith(alone)
 

@@ -52,7 +52,7 @@ class Notes:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def __call__(self, what: str, total: int | None, unit: str) -> Any:
+    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Any:
         from dagster_divorder.engine.progress import Silent
 
         return Silent()(what, total, unit)
