@@ -28,27 +28,21 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
-from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+@dataclass(frozen=True, slots=True, repr=False)
+class Results(AsTable):
     """Results of the last run on a store; each part is read when it is asked for."""
 
     store: Store
 
-    def __repr__(self) -> str:
-        return str(self._parts)
-
-    def _repr_html_(self) -> str:
-        return self._parts._repr_html_()
-
     @property
-    def _parts(self) -> TextTable:
+    def _as_table(self) -> TextTable:
         """What can be asked for, and what of it there is."""
         stages = {
             "documents": "greedy_order",

@@ -164,3 +164,18 @@ def test_the_same_words_everywhere_and_colours_on_a_terminal_alone(
         monkeypatch.delenv("NO_COLOR", raising=False)
     (export,) = re.findall(r"^Give your trainer (\S+) \(", piped, re.M)
     assert list(Path(export).glob("*.parquet")) and "TrainingArguments(" in piped
+
+
+@pytest.mark.slow
+def test_an_export_that_is_gone_is_said_to_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    export = folder / "data/exports/parquet"
+    export.rename(aside := folder / "aside")
+    try:
+        assert main(["summary"]) == 0
+    finally:
+        aside.rename(export)
+    said = capsys.readouterr().out
+    assert "it is no longer there: run again" in said and "TrainingArguments(" not in said

@@ -336,7 +336,9 @@ def _for_the_trainer(
         )
         readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
         simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
-        if simple and not is_url(folder):
+        if not is_url(folder) and not Path(folder).is_dir():
+            parts.append("  it is no longer there: run again, which writes it anew")
+        elif simple and not is_url(folder):
             shape = Shape.of(read_export_manifest(Path(folder)), folder)
             lines = simple.configuration(
                 shape.reading(), path=folder, prefix=shape.prefix, sequence_length=shape.sequence_length
@@ -346,18 +348,20 @@ def _for_the_trainer(
         if readers:
             names = ", ".join(trainer.name for trainer in readers)
             parts.append(f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME")
-    show = MEASURES["batch TV, clusters"].show
-    curated, planned, shuffled = (
-        show(orders[name]["batch TV, clusters"]) for name in ("curated", "sequences", "sequences_random")
+    first, *others = _output_files(figures)
+    parts.append(
+        f"{output['folder']}/{first} ({'written' if output['written'] else 'unchanged'}) has whole documents in order, "
+        "for tools that do not pack."
     )
-    parts += [
-        f"{output['folder']}/curated.jsonl ({'written' if output['written'] else 'unchanged'}) has whole documents in "
-        "order, for tools that do not pack.",
-        f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
-        f"shuffled ones {shuffled} %.",
-        f"  beside it: {', '.join(_output_files(figures)[1:])}",
-        "",
-    ]
+    off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
+    # Of a corpus smaller than a batch nothing can be told.
+    if None not in off:
+        curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
+        parts.append(
+            f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
+            f"shuffled ones {shuffled} %."
+        )
+    parts += [f"  beside it: {', '.join(others)}", ""]
     about = {name: output[name] for name in ("folder", "written", "bytes")}
     return parts, {"exports": exports, "output": {**about, "files": _output_files(figures)}}
 
@@ -379,7 +383,7 @@ def _corpus_lines(
 
 
 def _output_files(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of the files in the folder of the output, curated.jsonl first."""
+    """Names of the files in the folder of the output, that of the documents first."""
     page, films = figures.get("ordering_report"), figures.get("ordering_animation")
     drawn = [Path(page["path"]).name, *page["beside"]] if page else []
     return [

@@ -37,7 +37,7 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
-from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 
 
@@ -269,17 +269,11 @@ def run_stage(
     return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
 
 
-class Receipts(dict[str, Receipt]):
+class Receipts(AsTable, dict[str, Receipt]):
     """Receipts by stage, which print, and show in a notebook, as a table."""
 
-    def __repr__(self) -> str:
-        return str(self._table)
-
-    def _repr_html_(self) -> str:
-        return self._table._repr_html_()
-
     @property
-    def _table(self) -> TextTable:
+    def _as_table(self) -> TextTable:
         return TextTable([row_of(stage, receipt.figures) for stage, receipt in self.items()])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.pointers import read_pointer, write_pointer
-from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.answer import AsTable, TextTable
 
 FOLDER = "receipts"
 HISTORY_FOLDER = "history"
@@ -20,7 +20,7 @@ HISTORY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Receipt:
+class Receipt(AsTable):
     """A stage's current result.
 
     `fingerprint` is the code version and the hash of the settings it was made with, `key` what it is filed under,
@@ -39,14 +39,8 @@ class Receipt:
     figures: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return str(self._table)
-
-    def _repr_html_(self) -> str:
-        return self._table._repr_html_()
-
     @property
-    def _table(self) -> TextTable:
+    def _as_table(self) -> TextTable:
         """The figures that are no tables of their own."""
         simple = {name: of for name, of in self.figures.items() if not isinstance(of, (list, dict))}
         rows = [

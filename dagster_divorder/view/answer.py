@@ -66,6 +66,22 @@ class TextTable:
     __repr__ = __str__
 
 
+class AsTable:
+    """What prints as a table, and shows as one in a notebook."""
+
+    __slots__ = ()
+
+    @property
+    def _as_table(self) -> TextTable:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return str(self._as_table)
+
+    def _repr_html_(self) -> str:
+        return self._as_table._repr_html_()
+
+
 Part = str | Line | TextTable
 
 

@@ -59,7 +59,9 @@ class AtEach(Silent):
         self.number, self.what = number, what
 
     @contextmanager
-    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], None]]:
+    def __call__(
+        self, what: str, total: int | None = None, unit: str = ""
+    ) -> Iterator[Callable[[int], None]]:
         done = 0
 
         def advance(items: int) -> None:
