@@ -41,7 +41,7 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt $(COMPILED_WITH)
 	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
 	@$(PART) "4 compiling the cluster map, meanwhile" \
-		$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
+		$(BIN)/python -c 'from dagster_divorder.core.topics.cluster_map import warm; warm()' & map=$$!; \
 		$(PART) "5 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
 		$(PART) "6 torch, the largest" $(PIP) -c constraints.txt torch && \
 		$(PART) "7 Dagster and the rest" $(PIP) -c constraints.txt -e '.[films]' && wait $$map && wait $$kernels

@@ -29,15 +29,15 @@ import numpy as np
 
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.engine.local import LocalEngine
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports import rows as rows_module
-from dagster_divorder.exports.format import Options
-from dagster_divorder.exports.rows import Rows, Tokens
-from dagster_divorder.store.curated import OutputFolder
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports import rows as rows_module
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows, Tokens
 
 LENGTH = 2048
 FRAGMENT = 8_000_000

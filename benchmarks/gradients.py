@@ -37,9 +37,9 @@ import orjson
 import torch
 from scipy.stats import spearmanr
 
-from dagster_divorder.core.gradient_proxy import choices, rank_agreement
-from dagster_divorder.core.gradient_proxy import overlap as chosen_alike
-from dagster_divorder.core.vendi import gram, vendi
+from dagster_divorder.core.evidence.gradient_proxy import choices, rank_agreement
+from dagster_divorder.core.evidence.gradient_proxy import overlap as chosen_alike
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.batches import CPU_BUDGET, batch_end
@@ -51,7 +51,7 @@ from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.deep_model import load_deep_model
+from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.local import LocalStore
 
 PARTS = ("speed", "projection", "blocks", "overlap")

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader
 
-from dagster_divorder.exports.parquet import GROUP_BYTES, SCHEMA
 from dagster_divorder.store.local import write_atomically
 from dagster_divorder.store.manifests import export_manifest_file, manifest_check
 from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
+from dagster_divorder.write.exports.parquet import GROUP_BYTES, SCHEMA
 
 L = 2048
 PASSES = 5

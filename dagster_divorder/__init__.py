@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
-    from dagster_divorder.grid import grid_shuffle
     from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
+    from dagster_divorder.write.grid import grid_shuffle
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ _WHERE = {
     "cut": "dagster_divorder.forensics",
     "estimate": "dagster_divorder.estimates",
     "fit_topics": "dagster_divorder.streams.topics",
-    "grid_shuffle": "dagster_divorder.grid",
+    "grid_shuffle": "dagster_divorder.write.grid",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.cluster_names import load_names
-from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.ids import find_records, record_names
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.repeats import load_stream
-from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.corpus.fields import load_fields
+from dagster_divorder.stages.corpus.ids import find_records, record_names
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.sample import first_lines
 

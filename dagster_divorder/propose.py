@@ -21,16 +21,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dagster_divorder.core.order.strategy import nearest, one_of
+from dagster_divorder.corpus.find import Found, find_files
+from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
+from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
+from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
+from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports, Input
 from dagster_divorder.settings.sections import Sequence as SequenceSection
-from dagster_divorder.store.find import Found, find_files
-from dagster_divorder.store.inputs import SHOWN_BYTES, read_schema
-from dagster_divorder.store.looks import Structure, characters, looks_like, repeated_texts, structure_of
-from dagster_divorder.store.peek import Refusals, first_records, first_refusals
-from dagster_divorder.store.shapes import Shape
 from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape as ExportShape

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings.places import is_url
-from dagster_divorder.stages.cluster_names import FILE as NAMES
-from dagster_divorder.stages.components import STAGE_OF
-from dagster_divorder.stages.fields import read_fields
-from dagster_divorder.stages.ids import read_ids
-from dagster_divorder.stages.repeats import items_of
+from dagster_divorder.stages.corpus.fields import read_fields
+from dagster_divorder.stages.corpus.ids import read_ids
+from dagster_divorder.stages.mix.repeats import items_of
+from dagster_divorder.stages.topics.cluster_names import FILE as NAMES
+from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
@@ -194,7 +194,7 @@ class Results(AsTable):
 
     @property
     def measures(self) -> pd.DataFrame:
-        """Every measure, a row each: `trait`, `window`, `measure` (see `core.metrics`), then its value in each order,
+        """Every measure, a row each: `trait`, `window`, `measure` (see `core.measure`), then its value in each order,
         as in `metrics`, in shares and tokens; NaN where an order has none."""
         return self._table("diversity_metrics", "table")
 

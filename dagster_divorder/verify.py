@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.metrics import measure_packed
-from dagster_divorder.core.metrics.stationarity import Stationarity, stationarity
-from dagster_divorder.core.metrics.tables import drift_columns, summary_row
+from dagster_divorder.core.measure import measure_packed
+from dagster_divorder.core.measure.stationarity import Stationarity, stationarity
+from dagster_divorder.core.measure.tables import drift_columns, summary_row
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.stages.diversity_metrics import load_metrics
-from dagster_divorder.stages.exports import plan_fingerprint, planned_shape
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.repeats import load_stream
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.curated import damaged_file, read_manifest
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side
+from dagster_divorder.write.curated import damaged_file, read_manifest
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None) -> Answer:

@@ -13,12 +13,13 @@ import pytest
 
 from dagster_divorder.cli import GROUPS, main
 from dagster_divorder.cli.explore import QUESTIONS
-from dagster_divorder.core.vendi import gram, vendi
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import Run, run_all
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH, set_diversity
-from dagster_divorder.stages.set_diversity import load_groups
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.measure import set_diversity
+from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.receipts import load_receipt
 from tests.conftest import topic_records, write_jsonl

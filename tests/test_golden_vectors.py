@@ -14,7 +14,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dagster_divorder.core import cluster, pool
+from dagster_divorder.core.topics import cluster
+from dagster_divorder.core.vectors import pool
 from dagster_divorder.models.spec import Pooling, read_spec
 from tests.golden import TOLERANCE, same, signature
 from tests.tiny_models import AFFIXES, TEXTS, save_model, save_tokenizer

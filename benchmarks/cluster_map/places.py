@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder import Settings, load_results, run_all
-from dagster_divorder.core import pca
-from dagster_divorder.core.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
+from dagster_divorder.core.topics.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
+from dagster_divorder.core.vectors import pca
 from dagster_divorder.stages import GRAPH
 
 

@@ -22,10 +22,10 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_all
-from dagster_divorder.core.cluster import POINTS_PER_CENTROID, assign, fit
+from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID, assign, fit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.components import load_space
+from dagster_divorder.stages.topics.components import load_space
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import rows_by_id
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from dagster_divorder import Settings, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.k_calibration import load_table
+from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 

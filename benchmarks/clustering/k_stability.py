@@ -20,8 +20,8 @@ import numpy as np
 from k_calibration import calibrated, taken
 
 from dagster_divorder import Settings
-from dagster_divorder.core.k_calibration import recommended
-from dagster_divorder.stages.k_calibration import load_table
+from dagster_divorder.core.topics.k_calibration import recommended
+from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 
 

@@ -101,11 +101,11 @@ def _stage(k: int) -> dict[str, Any]:
     """The stage, and how much of it is the fit."""
     import faiss  # noqa: F401  its import is no part of the work
 
-    from dagster_divorder.core import cluster
+    from dagster_divorder.core.topics import cluster
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline import run_stage
     from dagster_divorder.settings import load_settings
-    from dagster_divorder.stages import centroids, clusters
+    from dagster_divorder.stages.topics import centroids, clusters
 
     settings = load_settings()
     # What the round before has computed.
@@ -139,11 +139,11 @@ def _stage(k: int) -> dict[str, Any]:
 def _bare(k: int) -> dict[str, Any]:
     import faiss
 
-    from dagster_divorder.core.cluster import ITERATIONS, POINTS_PER_CENTROID
+    from dagster_divorder.core.topics.cluster import ITERATIONS, POINTS_PER_CENTROID
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.settings import load_settings
-    from dagster_divorder.stages.components import load_space
+    from dagster_divorder.stages.topics.components import load_space
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.sample import rows_by_id
 

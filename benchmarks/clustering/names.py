@@ -22,11 +22,11 @@ import pyarrow as pa
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from dagster_divorder import Settings, run_all
-from dagster_divorder.core.terms import count_words
+from dagster_divorder.core.topics.terms import count_words
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.cluster_names import CHARACTERS, load_names
+from dagster_divorder.stages.topics.cluster_names import CHARACTERS, load_names
 from dagster_divorder.store.local import LocalStore
 
 WORDS = {

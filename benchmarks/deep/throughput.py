@@ -40,7 +40,8 @@ from dagster_divorder.models.spec import EmbeddingSpec, quiet
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, deep_embeddings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.local import LocalStore
 

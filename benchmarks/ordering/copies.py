@@ -23,15 +23,15 @@ from collections.abc import Callable
 import numpy as np
 from documents import arguments, load
 
-from dagster_divorder.core.items import Items, document_items
-from dagster_divorder.core.metrics import average, measure
-from dagster_divorder.core.metrics.packed import measure_packed
+from dagster_divorder.core.measure import average, measure
+from dagster_divorder.core.measure.packed import measure_packed
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.spread import Spacing, spacing, spread_order
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.core.packing import METHODS, PackedSequences, Pieces, pack, sequence_counts
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
-from dagster_divorder.core.traits import bin_codes, quantile_edges
 
 SHARE, EXPONENT = 0.13, 1.8
 

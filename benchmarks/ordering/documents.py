@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dagster_divorder.core.items import Items, document_items
-from dagster_divorder.core.metrics import Diversity, average, measure
+from dagster_divorder.core.measure import Diversity, average, measure
 from dagster_divorder.core.order import order
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 
 HEADER = (
     "| length bins | documents ordered by | distinct | TV batch | worst TV | mean prefix L2 | seconds |\n"

@@ -7,9 +7,8 @@ from itertools import chain
 
 from documents import HEADER, Corpus, arguments, row
 
-from dagster_divorder.core import items
-from dagster_divorder.core.items import document_items
-from dagster_divorder.core.order import balanced, order
+from dagster_divorder.core.order import balanced, items, order
+from dagster_divorder.core.order.items import document_items
 
 SWEEPS = {
     "DOCUMENT_WEIGHT": (items, (1.0, 30.0, 100.0, 300.0, 1000.0)),

@@ -27,14 +27,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dagster_divorder.core.items import Items, document_items
-from dagster_divorder.core.mixing import MixPlan, even_order, plan_mix, realised, times_of
+from dagster_divorder.core.mix.mixing import MixPlan, even_order, plan_mix, realised, times_of
 from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.spread import spread_order
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.core.packing import METHODS, PackedSequences, Pieces, pack, sequence_counts
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_times
-from dagster_divorder.core.traits import bin_codes, quantile_edges
 
 LENGTH_BINS, BATCH, DIMS = 100, 256, 64
 MIXES = ("half", "twice", "temperature 0.5", "by hand")

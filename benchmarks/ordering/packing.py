@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dagster_divorder.core.items import document_items
 from dagster_divorder.core.kernels.packing import best_fit
 from dagster_divorder.core.order import order
+from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import METHODS, Pieces, pack, packing_report, sequence_counts
 
 MEAN, SIGMA = 900, 1.1

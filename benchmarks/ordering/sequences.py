@@ -22,7 +22,7 @@ from numba import njit
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import order
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 
 CLUSTERS, BINS, LENGTH, MEAN, SIGMA = 1000, 100, 2048, 900, 1.1
 CHUNK = 100_000

@@ -21,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder import load_settings, run_all
-from dagster_divorder.core.items import document_items
-from dagster_divorder.core.metrics.packed import measure_packed, runs_in_order
-from dagster_divorder.core.metrics.prefix import squares_in_stream
+from dagster_divorder.core.measure.packed import measure_packed, runs_in_order
+from dagster_divorder.core.measure.prefix import squares_in_stream
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.deal import shard_of_each
+from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.core.packing import PackedSequences, Pieces, join, pack, sequence_counts
-from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.store.local import LocalStore
 
 MEAN, SIGMA, BINS, SOURCES, LENGTH, BATCH = 900, 1.1, 100, 20, 2048, 256

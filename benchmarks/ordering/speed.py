@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 
-from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.order import STRATEGIES, Order, order
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 
 
 def corpus(documents: int) -> Items:

@@ -16,13 +16,13 @@ import time
 import numpy as np
 
 from dagster_divorder import run_all
-from dagster_divorder.core.metrics.stationarity import SHUFFLES, Orders, against_shuffles, measures
+from dagster_divorder.core.measure.stationarity import SHUFFLES, Orders, against_shuffles, measures
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 
 BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")

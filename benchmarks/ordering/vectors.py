@@ -18,15 +18,15 @@ import numpy as np
 import orjson
 from scipy.sparse import csr_matrix, issparse
 
-from dagster_divorder.core.cluster import assign, fit
-from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
-from dagster_divorder.core.items import document_items
-from dagster_divorder.core.metrics.distinct import distinct_clusters
-from dagster_divorder.core.metrics.shares import aligned_windows
-from dagster_divorder.core.metrics.stationarity import Feature, stationarity
+from dagster_divorder.core.measure.distinct import distinct_clusters
+from dagster_divorder.core.measure.shares import aligned_windows
+from dagster_divorder.core.measure.stationarity import Feature, stationarity
 from dagster_divorder.core.order import order
-from dagster_divorder.core.pca import fit as components
-from dagster_divorder.core.pca import project
+from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
+from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.topics.cluster import assign, fit
+from dagster_divorder.core.vectors.pca import fit as components
+from dagster_divorder.core.vectors.pca import project
 
 ROWS, TOKENS = 128, 262_144
 WAYS = {

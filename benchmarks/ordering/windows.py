@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from dagster_divorder.core.metrics import windows_in_stream
+from dagster_divorder.core.measure import windows_in_stream
 
 TRAITS = (30, 100, 16)
 

@@ -15,11 +15,11 @@ import time
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.items import document_items
-from dagster_divorder.core.metrics import Feature, Stationarity, distinct_clusters, stationarity
-from dagster_divorder.core.metrics.shares import aligned_windows
+from dagster_divorder.core.measure import Feature, Stationarity, distinct_clusters, stationarity
+from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.order import order
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 
 BATCH, BATCH_TOKENS, SEQUENCES = 128, 262_144, (2_048, 8_192)
 LONG = 0.999

@@ -86,9 +86,9 @@ def cost(folder: Path, size: int, limit: int, kills: int) -> None:
 
 def write_export(path: Path, rows: int) -> None:
     """Random ids in sequences of LENGTH, each of documents of about DOCUMENT tokens."""
-    from dagster_divorder.exports.parquet import SCHEMA, group_rows, open_writer, table
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.store.manifests import export_manifest_file, manifest_check
+    from dagster_divorder.write.exports.parquet import SCHEMA, group_rows, open_writer, table
 
     random, step = np.random.default_rng(0), group_rows(LENGTH)
     path.mkdir(parents=True)
@@ -202,7 +202,7 @@ def quality(config: str, shards: int, parts: int) -> None:
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.sequence_order import load_sequence_order
+    from dagster_divorder.stages.order.sequence_order import load_sequence_order
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.verify import measure_order
 

@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from shared import parser
 
+from dagster_divorder.corpus.inputs import read_lines, read_rows
 from dagster_divorder.settings.places import Place, Url
-from dagster_divorder.store.curated import OutputFolder
-from dagster_divorder.store.inputs import read_lines, read_rows
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.sources import Source, bucket, tree_of
+from dagster_divorder.write.curated import OutputFolder
 from tests.cluster.weed import BUCKET, KEY, SECRET, Weed
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder import run_all
-from dagster_divorder.core.metrics.packed import runs_in_order
-from dagster_divorder.core.vendi import gram, vendi
+from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.repeats import load_stream
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.stages.set_diversity import load_batches
+from dagster_divorder.stages.measure.set_diversity import load_batches
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.space import map_vectors
 

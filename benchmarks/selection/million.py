@@ -22,8 +22,8 @@ import numpy as np
 from joblib import cpu_count
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core.selection import choose, spokes
-from dagster_divorder.core.vendi import BLOCK
+from dagster_divorder.core.measure.vendi import BLOCK
+from dagster_divorder.core.mix.selection import choose, spokes
 
 
 def write_vectors(path: Path, count: int, dims: int) -> None:

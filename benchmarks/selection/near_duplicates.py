@@ -1,8 +1,8 @@
 """Are all near copies of a corpus found, how fast, and what do large buckets cost and lose?
 
-The groups of `core/near_duplicates.py` against all pairs of documents that have a shingle in common, by their exact
-similarities, and against datasketch's LSH over the same shingles. CPU seconds, which on a busy machine compare better
-than those of the clock.
+The groups of `core/text/near_duplicates.py` against all pairs of documents that have a shingle in common, by their
+exact similarities, and against datasketch's LSH over the same shingles. CPU seconds, which on a busy machine compare
+better than those of the clock.
 
     python benchmarks/selection/near_duplicates.py corpus.jsonl
     python benchmarks/selection/near_duplicates.py corpus.jsonl --sample 10000 --datasketch   # pip install datasketch
@@ -23,9 +23,9 @@ import pyarrow as pa
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from dagster_divorder.core import near_duplicates
-from dagster_divorder.core.minhash import shingles, signatures
-from dagster_divorder.core.near_duplicates import THRESHOLD, candidate_pairs, group
+from dagster_divorder.core.text import near_duplicates
+from dagster_divorder.core.text.minhash import shingles, signatures
+from dagster_divorder.core.text.near_duplicates import THRESHOLD, candidate_pairs, group
 
 
 def timed(what: str, function: Callable[[], Any]) -> Any:

@@ -18,8 +18,8 @@ import numpy as np
 import orjson
 
 from dagster_divorder import run_all
-from dagster_divorder.core.selection import choose, semdedup, spokes
-from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi
+from dagster_divorder.core.measure.vendi import gram, group_diversity, group_grams, vendi
+from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings

@@ -24,7 +24,7 @@ FILLER = " and nothing more" * 50
 BLOCK = 8_192
 READ = """
 import sys, time, pathlib, numpy
-from dagster_divorder.store.vectors import open_vectors
+from dagster_divorder.corpus.vectors import open_vectors
 start = time.perf_counter()
 for block in open_vectors(pathlib.Path(sys.argv[1])).blocks(): numpy.array(block.vectors)
 print(time.perf_counter() - start)

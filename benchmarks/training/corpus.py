@@ -11,13 +11,13 @@ import numpy as np
 import orjson
 
 from dagster_divorder import Settings, run_all
+from dagster_divorder.corpus.compression import decompressed
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.base_model import load_base_model
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.store.compression import decompressed
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.local import LocalStore
 
 BYTES_PER_TOKEN = 2.75

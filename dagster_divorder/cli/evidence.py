@@ -24,7 +24,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     """
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.strategy_comparison import load_comparison
+    from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
@@ -67,7 +67,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.training_evidence import load_evidence
+    from dagster_divorder.stages.evidence.training_evidence import load_evidence
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 

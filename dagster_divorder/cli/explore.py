@@ -95,7 +95,7 @@ def _cell(value: Any) -> str:
 
 
 def _clusters(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages.k_calibration import DISTINCT, PICTURE, load_table
+    from dagster_divorder.stages.topics.k_calibration import DISTINCT, PICTURE, load_table
     from dagster_divorder.view.words import count
 
     facts, fit = receipt.facts, receipt.files["fit"]
@@ -129,7 +129,7 @@ def _clusters(run: Run, receipt: Receipt) -> Told:
 
 
 def _spaces(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages import ari_comparison
+    from dagster_divorder.stages.topics import ari_comparison
 
     facts, fit = receipt.facts, receipt.files["fit"]
     first, second = facts["spaces"]
@@ -152,11 +152,11 @@ def _spaces(run: Run, receipt: Receipt) -> Told:
 
 
 def _map(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages.cluster_map import SIDECAR
-    from dagster_divorder.stages.cluster_names import load_names
-    from dagster_divorder.stages.clusters import cluster_sizes
-    from dagster_divorder.store.curated import read_manifest
+    from dagster_divorder.stages.topics.cluster_map import SIDECAR
+    from dagster_divorder.stages.topics.cluster_names import load_names
+    from dagster_divorder.stages.topics.clusters import cluster_sizes
     from dagster_divorder.view.words import count
+    from dagster_divorder.write.curated import read_manifest
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
     on_map, documents = figures["on_map"], figures["of_documents"]
@@ -187,9 +187,9 @@ def _map(run: Run, receipt: Receipt) -> Told:
 
 
 def _diversity(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages.cluster_names import load_names
-    from dagster_divorder.stages.set_diversity import load_groups
-    from dagster_divorder.stages.subset_selection import vectors_stage
+    from dagster_divorder.stages.measure.set_diversity import load_groups
+    from dagster_divorder.stages.mix.subset_selection import vectors_stage
+    from dagster_divorder.stages.topics.cluster_names import load_names
     from dagster_divorder.view.words import count
 
     groups, distinct = load_groups(run), run.corpus.documents
@@ -250,7 +250,7 @@ def _copies(run: Run, receipt: Receipt) -> Told:
 
 
 def _selected(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages.subset_selection import load_choices
+    from dagster_divorder.stages.mix.subset_selection import load_choices
 
     figures, rows = receipt.figures, load_choices(run)
     records, tokens = len(run.view), run.receipt("token_counts").figures["tokens"]
@@ -291,7 +291,7 @@ def _films(run: Run, receipt: Receipt) -> Told:
 
 
 def _proxy(run: Run, receipt: Receipt) -> Told:
-    from dagster_divorder.stages.gradient_proxy import load_proxies
+    from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 
     rows, figures = load_proxies(run), receipt.figures
     asked = run.settings.gradients

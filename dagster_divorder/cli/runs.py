@@ -211,11 +211,11 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
-    from dagster_divorder.core.targets import warnings_of
+    from dagster_divorder.core.order.trait_targets import warnings_of
     from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.diversity_metrics import load_verdict
+    from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.receipts import load_receipt
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
@@ -426,7 +426,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     browser; a few lines of text on it."""
     from dagster_divorder.pipeline import run_all
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.ordering_report import EVIDENCE
+    from dagster_divorder.stages.output.ordering_report import EVIDENCE
 
     stage = "ordering_report"
     evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]

@@ -113,7 +113,7 @@ def shards(options: Options) -> Answer:
 def grid_shuffle(options: Options) -> Answer:
     """Shuffle exports on disk; a line on the result."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
-    from dagster_divorder.grid import grid_shuffle as shuffle
+    from dagster_divorder.write.grid import grid_shuffle as shuffle
 
     made = shuffle(
         options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR

@@ -5,7 +5,7 @@ model.safetensors) whose bytes depend on texts, settings and seed alone, not on 
 Llama of no layers: every weight it names is in the file, so nothing is silently drawn at random when
 transformers loads it.
 Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, of which BPE
-3 s; see core/ppmi.py for memory.
+3 s; see core/vectors/ppmi.py for memory.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
 Known weakness: a language that the sample lacks falls apart into bytes without vectors of use. Measured
 choices: docs/decisions/base-model.md.
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.ppmi import token_vectors
+from dagster_divorder.core.vectors.ppmi import token_vectors
 from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json

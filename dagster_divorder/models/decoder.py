@@ -3,9 +3,9 @@
 Letters: V vocabulary, D width, N documents, P pairs of spans, B pairs of a batch, T tokens of all pairs.
 
 Out of each half of a document a span is cut. The token table, its rows weighted by idf, is first turned into
-coordinates of what the two spans share (`core.shared_topic`); it then stays as it is. On it stands a Llama of LAYERS
-layers. z and z' are the means of two spans' last hidden states, less the mean of the batch, scaled to length 1; with
-a_ij = z_i z'_j / TEMPERATURE the layers are trained on the loss
+coordinates of what the two spans share (`core.vectors.shared_topic`); it then stays as it is. On it stands a Llama of
+LAYERS layers. z and z' are the means of two spans' last hidden states, less the mean of the batch, scaled to length 1;
+with a_ij = z_i z'_j / TEMPERATURE the layers are trained on the loss
 
     -1/2B sum_i [ log softmax_j(a_ij)_i + log softmax_j(a_ji)_i ]
 
@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.pool import pool
-from dagster_divorder.core.shared_topic import topic_map
+from dagster_divorder.core.vectors.pool import pool
+from dagster_divorder.core.vectors.shared_topic import topic_map
 from dagster_divorder.models.checkpoint import TOKENIZER, embedding_table, read_json, write_checkpoint
 from dagster_divorder.models.deep import torch_threads
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.unit import unit_rows
+from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import (

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.evidence import RANKED_AT, Trained
+from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
 from dagster_divorder.engine.memory import is_out_of_memory, main_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dagster_divorder.corpus.excerpt import Excerpt
 from dagster_divorder.engine.local import Worker
 from dagster_divorder.engine.memory import resident, with_peak_memory
 from dagster_divorder.engine.progress import Silent
@@ -28,7 +29,6 @@ from dagster_divorder.pipeline.stage import Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.excerpt import Excerpt
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import Receipt
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dagster_divorder.corpus.excerpt import draw
+from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Progress, Silent
@@ -27,8 +29,6 @@ from dagster_divorder.pipeline.graph import default_graph
 from dagster_divorder.pipeline.stage import PerDocument, Size, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.excerpt import draw
-from dagster_divorder.store.find import find_inputs
 from dagster_divorder.store.local import megabytes
 
 BLOCKS_BYTES = 64 << 20

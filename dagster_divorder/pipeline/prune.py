@@ -14,13 +14,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, Store
-from dagster_divorder.store.curated import LEDGERS, remove_beside
 from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin, unpin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.space import embeddings_file
 from dagster_divorder.store.view import View, offsets
+from dagster_divorder.write.curated import LEDGERS, remove_beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -39,6 +38,7 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
+from dagster_divorder.write.curated import refuse_foreign_files
 
 
 class ToBeMadeError(MissingStageError):

@@ -26,14 +26,14 @@ import orjson
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
+from dagster_divorder.corpus.file_states import FileState, KnownFiles, load_file_states
+from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.file_states import FileState, KnownFiles, load_file_states
-from dagster_divorder.store.find import find_inputs
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sources import Source, identity, open_source

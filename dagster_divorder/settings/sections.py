@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from dagster_divorder.core.target_tables import check_tables
+from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
@@ -626,7 +626,7 @@ class Sequence(_Section):
 
 
 def _known_format(name: str) -> str:
-    from dagster_divorder.exports import FORMATS
+    from dagster_divorder.write.exports import FORMATS
 
     if name not in FORMATS:
         raise ValueError(f"Input should be one of {', '.join(sorted(FORMATS))}")

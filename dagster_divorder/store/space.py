@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from dagster_divorder.core.pca import Pca, project
+from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt

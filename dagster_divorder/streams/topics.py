@@ -2,8 +2,8 @@
 
 Letters: N examples, D dims, k topics.
 
-Texts become vectors by the words that they use (`core/text_vectors.py`), without a model; vectors that are given are
-scaled to length 1. Both are clustered by spherical k-means (`core/cluster.py`).
+Texts become vectors by the words that they use (`core/vectors/text_vectors.py`), without a model; vectors that are
+given are scaled to length 1. Both are clustered by spherical k-means (`core/topics/cluster.py`).
 
 Guarantee: the same sample in the same order, k and seed give the same topics, whatever the number of threads; an
 example's topic depends on that example and the topics alone, not on those beside it.
@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core import text_vectors
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
-from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
-from dagster_divorder.core.text_vectors import TextVectors, beginning
-from dagster_divorder.core.unit import unit_rows
+from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit, most_points
+from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.vectors import text_vectors
+from dagster_divorder.core.vectors.text_vectors import TextVectors, beginning
+from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError, StoreError
 
 VERSION = 1

@@ -4,7 +4,7 @@ Letters: N rows, J trait values.
 
 Columns that the order balances are measured, and those that it did not see: every other column that makes a trait
 (`tables.traits`), and the rows' lengths. Windows are held against the whole table at every position that they can
-take (`core.metrics.window_deviation`), drift along the order against shuffles (`core.metrics.stationarity`).
+take (`core.measure.window_deviation`), drift along the order against shuffles (`core.measure.stationarity`).
 
 Guarantee: the same bytes for the same table, arguments and seed.
 Cost: that of the order; O(N log J) a column and shuffle for windows; drift is looked at in SAMPLE rows.
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.metrics.shares import cluster_mix
-from dagster_divorder.core.metrics.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
-from dagster_divorder.core.metrics.window_deviation import WindowDeviation, windows_in_stream
+from dagster_divorder.core.measure.shares import cluster_mix
+from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
+from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
 from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.rows import row_entries
-from dagster_divorder.core.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_rows, read_rows
 from dagster_divorder.tables.table import Table, open_table
@@ -59,7 +59,7 @@ class Line:
 
     balanced: whether the order saw the column. measure: "mean window", the total variation between a window and the
     table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in
-    [0, 1]. "drift" and what it is of: see `core.metrics.stationarity.Drift`; drifts: it is clearly worse than shuffled.
+    [0, 1]. "drift" and what it is of: see `core.measure.stationarity.Drift`; drifts: it is clearly worse than shuffled.
     """
 
     column: str
@@ -91,7 +91,7 @@ class Comparison:
     notebook.
 
     rows: N. window: its size in `unit`. shuffles: of the windows; drift is held against
-    `core.metrics.stationarity.SHUFFLES`.
+    `core.measure.stationarity.SHUFFLES`.
     """
 
     rows: int

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.items import TABLE_WITHIN
 from dagster_divorder.core.order.epochs import Epochs
-from dagster_divorder.core.target_tables import Tables
+from dagster_divorder.core.order.items import TABLE_WITHIN
+from dagster_divorder.core.order.target_tables import Tables
 from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows, row_epochs
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens

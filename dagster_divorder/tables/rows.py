@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
-from dagster_divorder.core.items import TABLE_WITHIN, Items, document_items
 from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.arguments import make_task
+from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.epochs import Epochs, plan_epochs
-from dagster_divorder.core.target_tables import Tables, check_tables
-from dagster_divorder.core.targets import document_targets
-from dagster_divorder.core.traits import Codes, ManyCodes, Traits
+from dagster_divorder.core.order.items import TABLE_WITHIN, Items, document_items
+from dagster_divorder.core.order.target_tables import Tables, check_tables
+from dagster_divorder.core.order.trait_targets import document_targets
+from dagster_divorder.core.order.traits import Codes, ManyCodes, Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, open_table
 from dagster_divorder.tables.tokens import Tokens, row_tokens
@@ -41,7 +41,7 @@ class Rows:
     traits: dict[str, Codes | ManyCodes]
 
     def items(self, within: float) -> Items:
-        """One item a row; see `core.items.document_items`."""
+        """One item a row; see `core.order.items.document_items`."""
         codes = {name: of if isinstance(of, ManyCodes) else of.codes for name, of in self.traits.items()}
         items = document_items(self.tokens, codes, self.weights, within=within)
         heaviest = max(self.weights.values())
@@ -53,7 +53,8 @@ class Rows:
         return with_blocks(items, blocks) if blocks else items
 
     def targets(self, tables: Tables | None, items: Items) -> Targets | None:
-        """A mix that moves, as `core.targets.document_targets` makes it of the shares of some values of columns.
+        """A mix that moves, as `core.order.trait_targets.document_targets` makes it of the shares of some values of
+        columns.
 
         Raises:
             InputError: a table of shares cannot be used, or is of a column of lists.

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
-from dagster_divorder.core.traits import Codes, ManyCodes, as_category, category_codes, column_codes
+from dagster_divorder.core.order.traits import Codes, ManyCodes, as_category, category_codes, column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table
 
@@ -196,7 +196,8 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
 def _seen_both_ways(column: pa.ChunkedArray, name: str, clusters: int, seed: int) -> VectorCodes:
     import pyarrow.compute as pc
 
-    from dagster_divorder.core import cluster, pca
+    from dagster_divorder.core.topics import cluster
+    from dagster_divorder.core.vectors import pca
 
     vectors, there = vectors_of(name, column), _mask(pc.is_valid(column))
     codes, names = np.zeros(len(column), np.int32), list[str]()

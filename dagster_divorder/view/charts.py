@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.k_calibration import as_good_as
-from dagster_divorder.core.metrics.along import Binned
-from dagster_divorder.core.metrics.stationarity import TENTHS, Drift
+from dagster_divorder.core.measure.along import Binned
+from dagster_divorder.core.measure.stationarity import TENTHS, Drift
+from dagster_divorder.core.topics.k_calibration import as_good_as
 from dagster_divorder.settings.sections import shuffled_order
 from dagster_divorder.view.drawing import COLOURS, cluster_colours
 from dagster_divorder.view.words import ORDERS, brief, number, short
@@ -247,7 +247,7 @@ def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     """Pairs of strategies: clusters in a sequence against how far batches are off the mix, on a logarithmic axis. Each
     strategy of sequences has a colour; strategies of documents are named at their lowest point, where there is room.
 
-    rows: as `stages.strategy_comparison.row` makes them.
+    rows: as `stages.evidence.strategy_comparison.row` makes them.
     """
     from matplotlib.transforms import Bbox
 
@@ -339,7 +339,7 @@ def trained_lines(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int) -> None:
-    """Training loss along all epochs; a line an order of `stages.training_evidence`."""
+    """Training loss along all epochs; a line an order of `stages.evidence.training_evidence`."""
     for line, of in zip(trained_lines([of["order"] for of in orders]), orders, strict=True):
         losses = np.asarray(of["losses"], np.float64)
         axes.plot(epochs * (np.arange(len(losses)) + 0.5) / len(losses), losses, **line)
@@ -366,7 +366,7 @@ def heldout_differences(
 ) -> None:
     """Held-out loss less that of shuffled sequences with its interval, an order a mark: the mean over sources first,
     then each source. An order that is off the scale of the others is an arrow at the edge. rows, sources: `orders` and
-    `sources` of `stages.training_evidence`."""
+    `sources` of `stages.evidence.training_evidence`."""
     groups = ["all", *dict.fromkeys(of["source"] for of in sources)]
     shown: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
     for of, line in zip(rows, trained_lines([of["order"] for of in rows]), strict=True):

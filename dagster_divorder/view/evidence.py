@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dagster_divorder.core.evidence import is_beyond_noise
+from dagster_divorder.core.evidence.training_evidence import is_beyond_noise
 from dagster_divorder.view.words import fixed
 
 Figures = Mapping[str, Any]

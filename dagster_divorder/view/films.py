@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.migration import Cells, frame_ends, migrated
+from dagster_divorder.core.measure.migration import Cells, frame_ends, migrated
 from dagster_divorder.extras import load_extra, why_missing
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, drawable, style

@@ -118,7 +118,7 @@ MEASURES = {
         "peak memory", "MB", lambda value: fixed(value, 1), "less", "how far memory rose for the order"
     ),
 }
-"""By the names of `core.metrics.tables.summary_row` and of the strategies' comparison; see `measures`."""
+"""By the names of `core.measure.tables.summary_row` and of the strategies' comparison; see `measures`."""
 
 IN_FULL_ONLY = ("fewest", "worst batch TV, clusters", "every cluster seen after")
 """Measures of the summary that are shown only where all are."""

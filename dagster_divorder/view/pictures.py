@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.metrics import Diversity
-from dagster_divorder.core.metrics.along import Binned, binned
+from dagster_divorder.core.measure import Diversity
+from dagster_divorder.core.measure.along import Binned, binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, drawable, picture, stacked
 from dagster_divorder.view.measures import MEASURES
@@ -49,7 +49,7 @@ Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
 @dataclass(frozen=True, eq=False)
 class PicturedOrder:
     """One order, measured. distinct: int (S,), distinct clusters in each sequence, where they are drawn. mix: float
-    (C, K) of an order drawn as a bar, from `core.metrics.cluster_mix`; crispest with C = min(S, BAR_PIXELS)."""
+    (C, K) of an order drawn as a bar, from `core.measure.cluster_mix`; crispest with C = min(S, BAR_PIXELS)."""
 
     diversity: Diversity
     distinct: NDArray[np.int64] | None = None
@@ -242,7 +242,7 @@ def training_evidence(summary: Mapping[str, Any]) -> bytes:
     """What orders did to small models trained in them, 1600 x 1300 pixels: loss curves, the seam between epochs
     enlarged, held-out differences with their intervals, and stable ranks of the gradients by matrix.
 
-    summary: of `stages.training_evidence`.
+    summary: of `stages.evidence.training_evidence`.
     """
     orders, sources = summary["orders"], summary["sources"]
 

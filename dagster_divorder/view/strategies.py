@@ -1,6 +1,6 @@
 """Strategies side by side, as people read them: which of both orders does the work, a table, and a picture.
 
-rows: as `stages.strategy_comparison.row` makes them, one a pair of a document and a sequence strategy.
+rows: as `stages.evidence.strategy_comparison.row` makes them, one a pair of a document and a sequence strategy.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_divorder.core.metrics import ShufflingCheck
+from dagster_divorder.core.measure import ShufflingCheck
 from dagster_divorder.view.words import fixed, listed, points
 
 SHOWN = ("sequences", "sequences_random", "original")
@@ -16,7 +16,7 @@ SHOWN = ("sequences", "sequences_random", "original")
 class Verdict:
     """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
 
-    metrics: by order, see `stages.diversity_metrics.load_metrics`. remedy: what to change where it does not.
+    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change where it does not.
     """
 
     sequences: ShufflingCheck

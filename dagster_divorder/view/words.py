@@ -25,7 +25,7 @@ ORDERS = {
     "sequences_random": "training sequences shuffled",
     "sequences": "training sequences in order",
 }
-"""What people read for the orders that are measured, by their names in metrics, manifest and files (`core.metrics`)."""
+"""What people read for the orders that are measured, by their names in metrics, manifest and files (`core.measure`)."""
 TRAIN_ON = "sequences"
 """The order that a trainer reads."""
 

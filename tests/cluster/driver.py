@@ -10,10 +10,11 @@ import sys
 import orjson
 
 from dagster_divorder import run_all
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import head, ingest, inputs
+from dagster_divorder.store import head
 
 SMALL = ((ingest, "FRAGMENT_ROWS", 20), (inputs, "BLOCK_BYTES", 4096))
 

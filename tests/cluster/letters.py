@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import run_all
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.raw_docs import RAW_DOCS
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment

@@ -8,12 +8,14 @@ from pathlib import Path
 import orjson
 import pytest
 
+from dagster_divorder.corpus import parts
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.exports import rows
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import curated_output, raw_docs
-from dagster_divorder.store import gather, parts
+from dagster_divorder.stages.corpus import raw_docs
+from dagster_divorder.stages.output import curated_output
+from dagster_divorder.write import gather
+from dagster_divorder.write.exports import rows
 
 
 def test_files_of_workers_have_the_bytes_of_one_process(

@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine import ray as ray_engine
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.engine.ray import RayEngine
 from dagster_divorder.errors import InputError, SettingsError, WorkerError
-from dagster_divorder.exports import rows, text
 from dagster_divorder.pipeline import per_fragment, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import gather, ingest, inputs
+from dagster_divorder.write import gather
+from dagster_divorder.write.exports import rows, text
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl

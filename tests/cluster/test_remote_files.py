@@ -24,7 +24,9 @@ from dagster_divorder.errors import DiskFullError, InputError, StoreError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
-from dagster_divorder.stages import GRAPH, curated_output, raw_docs
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.corpus import raw_docs
+from dagster_divorder.stages.output import curated_output
 from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score
 
-from dagster_divorder.core import agreement as module
-from dagster_divorder.core.agreement import agreement, contingency, match, paired_cosines
+from dagster_divorder.core.topics import agreement as module
+from dagster_divorder.core.topics.agreement import agreement, contingency, match, paired_cosines
 from dagster_divorder.errors import InputError
 
 LABELS = st.integers(1, 5).flatmap(

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.items import document_items
 from dagster_divorder.core.kernels import order_buffer
 from dagster_divorder.core.kernels.order_baselines import through_buffer
 from dagster_divorder.core.kernels.order_buffer import (
@@ -18,6 +17,7 @@ from dagster_divorder.core.kernels.order_buffer import (
 )
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.balanced_buffer import empty_slots, empty_sums, keep
+from dagster_divorder.core.order.items import document_items
 from tests.twins.balanced_buffer import largest_regret
 
 laws = settings(max_examples=60, deadline=None)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core import cluster
-from dagster_divorder.core.cluster import ClusterFit, assign, fit
 from dagster_divorder.core.seeds import small_seed
+from dagster_divorder.core.topics import cluster
+from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import pool as slow_pool

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core import cluster_map
-from dagster_divorder.core.cluster_map import A, B, MapFit, fit, place
-from dagster_divorder.core.pca import project
+from dagster_divorder.core.topics import cluster_map
+from dagster_divorder.core.topics.cluster_map import A, B, MapFit, fit, place
+from dagster_divorder.core.vectors.pca import project
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 

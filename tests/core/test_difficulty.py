@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core import difficulty
-from dagster_divorder.core.difficulty import Counts, bits_a_token
+from dagster_divorder.core.text import difficulty
+from dagster_divorder.core.text.difficulty import Counts, bits_a_token
 from dagster_divorder.errors import InputError
 from tests.twins import difficulty as twin
 

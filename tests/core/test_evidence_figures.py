@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dagster_divorder.core.evidence import (
+from dagster_divorder.core.evidence.training_evidence import (
     NOTABLE,
     PLACES,
     POWER,

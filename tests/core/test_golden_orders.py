@@ -14,13 +14,13 @@ import pytest
 import xxhash
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.items import document_items
 from dagster_divorder.core.order import STRATEGIES, Targets, order
 from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.spread import spread_order
+from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import METHODS, Pieces, pack
-from dagster_divorder.core.traits import Traits
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5

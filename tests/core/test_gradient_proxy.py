@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from dagster_divorder.core.gradient_proxy import choices, overlap, rank_agreement
-from dagster_divorder.core.selection import choose, spokes
+from dagster_divorder.core.evidence.gradient_proxy import choices, overlap, rank_agreement
+from dagster_divorder.core.mix.selection import choose, spokes
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:

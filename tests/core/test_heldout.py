@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.heldout import choose
+from dagster_divorder.core.mix.heldout import choose
 from tests.conftest import examples
 
 SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any)

@@ -5,12 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.core.items import COARSE_LENGTH_BINS, DOCUMENT_WEIGHT, design_effect, document_items
-from dagster_divorder.core.metrics import distinct_clusters
-from dagster_divorder.core.metrics.shares import aligned_windows
+from dagster_divorder.core.measure import distinct_clusters
+from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.order import order
-from dagster_divorder.core.targets import document_targets
-from dagster_divorder.core.traits import ManyCodes, Traits
+from dagster_divorder.core.order.items import (
+    COARSE_LENGTH_BINS,
+    DOCUMENT_WEIGHT,
+    design_effect,
+    document_items,
+)
+from dagster_divorder.core.order.trait_targets import document_targets
+from dagster_divorder.core.order.traits import ManyCodes, Traits
 from dagster_divorder.errors import InputError
 
 TOKENS = np.array([4, 0, 10, 2])

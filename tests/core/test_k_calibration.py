@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.cluster import ClusterFit, assign, fit
-from dagster_divorder.core.k_calibration import NEAR_ZERO, as_good_as, measure, possible, recommended
-from dagster_divorder.core.silhouette import silhouette
+from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
+from dagster_divorder.core.topics.k_calibration import NEAR_ZERO, as_good_as, measure, possible, recommended
+from dagster_divorder.core.topics.silhouette import silhouette
 
 SILHOUETTES = st.lists(st.floats(-1, 1), min_size=1, max_size=20)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.core.migration import frame_ends, migrated, sample_cells
+from dagster_divorder.core.measure.migration import frame_ends, migrated, sample_cells
 from dagster_divorder.errors import InputError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.kernels.minhash import ALONE, KINDS, LETTER, SEPARATOR
-from dagster_divorder.core.minhash import SLOTS, shingles, signatures
+from dagster_divorder.core.text.minhash import SLOTS, shingles, signatures
 from tests.conftest import examples, topic_text
 from tests.golden import digest
 from tests.twins import minhash as slow

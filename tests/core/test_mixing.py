@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.mixing import (
+from dagster_divorder.core.mix.mixing import (
     CLOSE,
     RULES,
     MixPlan,

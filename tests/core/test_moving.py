@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core import metrics
 from dagster_divorder.core.kernels.moving_windows import moving_deviations
-from dagster_divorder.core.metrics.moving import achievable_mix, moving_mix, slide_along, wanted_between
-from dagster_divorder.core.metrics.seam import seams
-from dagster_divorder.core.metrics.tracking import track
-from dagster_divorder.core.metrics.window_deviation import windows_in_stream
+from dagster_divorder.core.measure.moving import achievable_mix, moving_mix, slide_along, wanted_between
+from dagster_divorder.core.measure.seam import seams
+from dagster_divorder.core.measure.tracking import track
+from dagster_divorder.core.measure.window_deviation import windows_in_stream
 from dagster_divorder.core.order import Targets
 from tests.conftest import examples
 from tests.twins import metrics as slow

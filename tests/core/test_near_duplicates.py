@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core import near_duplicates
-from dagster_divorder.core.minhash import shingles, signatures
-from dagster_divorder.core.near_duplicates import THRESHOLD, Index, candidate_pairs, group
+from dagster_divorder.core.text import near_duplicates
+from dagster_divorder.core.text.minhash import shingles, signatures
+from dagster_divorder.core.text.near_duplicates import THRESHOLD, Index, candidate_pairs, group
 from tests.conftest import examples
 from tests.twins import minhash as slow
 

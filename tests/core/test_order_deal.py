@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
 from dagster_divorder.core.order.deal import shard_of_each
-from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
+from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from tests.conftest import examples
 from tests.twins.deal import strayed
 

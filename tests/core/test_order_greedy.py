@@ -14,7 +14,7 @@ from dagster_divorder.core.order import Targets, balanced, order
 from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT, Problem
 from dagster_divorder.core.order.targets import fitted_shares, target_path
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from tests.conftest import examples
 from tests.twins import order as slow_order
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_baselines import through_buffer
-from dagster_divorder.core.metrics.shares import aligned_windows
+from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.order import order
 from tests.conftest import examples
 from tests.twins import buffer as slow_buffer

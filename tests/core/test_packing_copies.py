@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.items import document_items
 from dagster_divorder.core.kernels import packing as fast
-from dagster_divorder.core.mixing import even_order, plan_mix, times_of
+from dagster_divorder.core.mix.mixing import even_order, plan_mix, times_of
 from dagster_divorder.core.order import spread
 from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.packing import (
     METHODS,

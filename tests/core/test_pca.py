@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core.pca import Pca, fit, project
+from dagster_divorder.core.vectors.pca import Pca, fit, project
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import project as slow_project

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core.pool import document_frequency, pool, token_weights
+from dagster_divorder.core.vectors.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import pool as slow_pool

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core import ppmi
-from dagster_divorder.core.ppmi import token_vectors
+from dagster_divorder.core.vectors import ppmi
+from dagster_divorder.core.vectors.ppmi import token_vectors
 from tests.conftest import examples
 from tests.twins import pool as slow_pool
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core import selection, vendi
-from dagster_divorder.core.cluster import assign, fit
-from dagster_divorder.core.selection import choose, diversity_gradient, log_root, semdedup, spokes
-from dagster_divorder.core.vendi import gram, spectrum
+from dagster_divorder.core.measure import vendi
+from dagster_divorder.core.measure.vendi import gram, spectrum
+from dagster_divorder.core.mix import selection
+from dagster_divorder.core.mix.selection import choose, diversity_gradient, log_root, semdedup, spokes
+from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.core.test_vendi import quick, seeds, unit

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.shared_topic import topic_map
+from dagster_divorder.core.vectors.shared_topic import topic_map
 from tests.conftest import examples
 
 DIMS = 6

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_divorder.core.metrics import Seam, ShufflingCheck, WindowDeviation, beats_shuffling
+from dagster_divorder.core.measure import Seam, ShufflingCheck, WindowDeviation, beats_shuffling
 
 SIZES = {"sequence": 100, "batch": 1000, "10 batches": 10_000}
 AT = WindowDeviation(

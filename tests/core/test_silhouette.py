@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core import silhouette as module
-from dagster_divorder.core.silhouette import silhouette
+from dagster_divorder.core.topics import silhouette as module
+from dagster_divorder.core.topics.silhouette import silhouette
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 

@@ -19,8 +19,8 @@ from dagster_divorder.core.kernels.stationarity import (
     share_moments,
     some_columns,
 )
-from dagster_divorder.core.metrics import Feature, Stationarity, stationarity
-from dagster_divorder.core.metrics.stationarity import (
+from dagster_divorder.core.measure import Feature, Stationarity, stationarity
+from dagster_divorder.core.measure.stationarity import (
     SHUFFLES,
     Orders,
     _mix_distances,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dagster_divorder.core.items import document_items
+from dagster_divorder.core.evidence.strategy_comparison import Cost, compare_strategies
 from dagster_divorder.core.order import order
-from dagster_divorder.core.strategy_comparison import Cost, compare_strategies
+from dagster_divorder.core.order.items import document_items
 from tests.twins import metrics as slow_metrics
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.terms import TERMS, characteristic_terms, count_words, short_names, without_markup
+from dagster_divorder.core.topics.terms import (
+    TERMS,
+    characteristic_terms,
+    count_words,
+    short_names,
+    without_markup,
+)
 from tests.conftest import examples
 
 TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulch spade")
@@ -213,7 +219,7 @@ def test_counting_words_does_not_import_pandas() -> None:
     """Which takes longer than everything else that naming does."""
     code = (
         "import sys, pyarrow as pa\n"
-        "from dagster_divorder.core.terms import characteristic_terms, count_words\n"
+        "from dagster_divorder.core.topics.terms import characteristic_terms, count_words\n"
         "import numpy as np\n"
         "ends = pa.py_buffer(np.array([0, 5, 9], np.int64))\n"
         "texts = pa.LargeStringArray.from_buffers(2, ends, pa.py_buffer(b'bread tea'))\n"

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core import text_vectors
-from dagster_divorder.core.terms import count_words
-from dagster_divorder.core.text_vectors import CHARACTERS, TextVectors, beginning
+from dagster_divorder.core.topics.terms import count_words
+from dagster_divorder.core.vectors import text_vectors
+from dagster_divorder.core.vectors.text_vectors import CHARACTERS, TextVectors, beginning
 from tests.conftest import examples
 
 ALPHABET = "ab_1Kß Σς.,-é\u0301İ漢字東タワーーのがกดีม็า฿\U00020000\U0001f600\u200d٣हिन्दी\ud800\0"

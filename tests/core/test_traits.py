@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.traits import bin_codes, category_codes, column_codes, quantile_edges
+from dagster_divorder.core.order.traits import bin_codes, category_codes, column_codes, quantile_edges
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 

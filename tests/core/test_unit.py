@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core import unit
-from dagster_divorder.core.unit import unit_rows
+from dagster_divorder.core.vectors import unit
+from dagster_divorder.core.vectors.unit import unit_rows
 from tests.conftest import examples
 
 

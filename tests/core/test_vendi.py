@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core import vendi as module
-from dagster_divorder.core.vendi import (
+from dagster_divorder.core.measure import vendi as module
+from dagster_divorder.core.measure.vendi import (
     WINDOWS,
     each_block,
     gram,

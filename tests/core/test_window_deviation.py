@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from dagster_divorder.core import metrics
-from dagster_divorder.core.metrics import windows_in_stream
-from dagster_divorder.core.metrics.shares import aligned_windows
+from dagster_divorder.core.measure import windows_in_stream
+from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import metrics as slow

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dagster_divorder.core.word_bits import SMOOTHING, word_bits
+from dagster_divorder.core.topics.word_bits import SMOOTHING, word_bits
 from tests.conftest import examples
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
+from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
 
 
 @given(

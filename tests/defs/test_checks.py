@@ -50,7 +50,7 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
     load: Load, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dagster_divorder.stages.greedy_order.order_documents",
+        "dagster_divorder.stages.order.greedy_order.order_documents",
         lambda documents, **_: np.zeros(len(documents.traits.tokens), np.int64),
     )
     with dg.DagsterInstance.ephemeral() as instance:

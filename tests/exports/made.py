@@ -17,9 +17,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
-from dagster_divorder.exports.file_rows import Block
-from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.write.exports.file_rows import Block
+from dagster_divorder.write.exports.rows import Rows, Tokens
 
 TAG = "0a1b2c3d"
 """Of the names of files."""

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports import file_rows as file_rows_module
-from dagster_divorder.exports import rows as rows_module
-from dagster_divorder.exports.file_rows import FileRows
-from dagster_divorder.exports.format import Options
-from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.view import Fragment
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports import file_rows as file_rows_module
+from dagster_divorder.write.exports import rows as rows_module
+from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
 from tests.exports.layouts import READERS, UNMARKED
 from tests.exports.made import TAG, Folder, arguments, blocks_of, rows_of, runs_of

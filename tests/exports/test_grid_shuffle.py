@@ -25,13 +25,13 @@ from scipy.sparse import csr_matrix
 from dagster_divorder.cli import main
 from dagster_divorder.core.order import order
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
-from dagster_divorder.exports import parquet
-from dagster_divorder.grid import PLAN, grid_shuffle
-from dagster_divorder.store.curated import entry_of
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, export_manifest_file
 from dagster_divorder.torch import open_export
 from dagster_divorder.verify import load_export
+from dagster_divorder.write.curated import entry_of
+from dagster_divorder.write.exports import parquet
+from dagster_divorder.write.grid import PLAN, grid_shuffle
 from tests.conftest import examples
 from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, exported, write_export, write_manifest
@@ -103,7 +103,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KILLED = """
 import itertools, os, signal, sys
 import pyarrow.parquet
-from dagster_divorder.grid import grid_shuffle
+from dagster_divorder.write.grid import grid_shuffle
 export, out, memory = sys.argv[1:]
 
 def killing(call):

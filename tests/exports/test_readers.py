@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports.format import Options
-from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows
 from tests.exports.made import TAG, Folder, rows_of, runs_of
 
 pytestmark = pytest.mark.slow

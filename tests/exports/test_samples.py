@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports.format import Options
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports.format import Options
 from tests.exports.made import TAG, Folder, rows_of
 
 

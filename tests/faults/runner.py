@@ -31,7 +31,7 @@ from numba.core.dispatcher import Dispatcher
 
 import dagster_divorder
 from dagster_divorder.pipeline import run
-from dagster_divorder.stages.curated_output import PACKAGES
+from dagster_divorder.stages.output.curated_output import PACKAGES
 
 IMPORTED_IN_FUNCTIONS = (
     *(

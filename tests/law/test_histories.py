@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from dagster_divorder.stages import greedy_order
+from dagster_divorder.stages.order import greedy_order
 from tests.conftest import examples
 
 PATH = Path(__file__).parents[2] / "benchmarks/fuzz/histories.py"

@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.corpus import file_states, ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
@@ -42,7 +43,7 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import KINDS, Evidence
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import compact, file_states, ingest, inputs
+from dagster_divorder.store import compact
 from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore

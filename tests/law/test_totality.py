@@ -24,9 +24,9 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
-from dagster_divorder.exports import FORMATS
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.write.exports import FORMATS
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 
 SECONDS = 120

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagster_divorder.core.cluster import assign, fit
-from dagster_divorder.core.pool import document_frequency, pool, token_weights
+from dagster_divorder.core.topics.cluster import assign, fit
+from dagster_divorder.core.vectors.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.bootstrap import train
@@ -91,7 +91,7 @@ def test_any_width_makes_a_valid_configuration(tmp_path, dim):
 @pytest.mark.slow
 def test_the_same_texts_settings_and_seed_give_the_same_bytes_whatever_the_threads(tmp_path):
     script = (
-        "import sys\nimport numpy as np\nfrom dagster_divorder.core.ppmi import token_vectors\n"
+        "import sys\nimport numpy as np\nfrom dagster_divorder.core.vectors.ppmi import token_vectors\n"
         "from dagster_divorder.models.bootstrap import train\n"
         # In float32 the last bits of the eigenvectors hardly ever show; their sum in float64 does.
         "ids = np.random.default_rng(0).zipf(1.1, 200_000) % 1024\n"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from dagster_divorder.core.cluster import assign, fit
-from dagster_divorder.core.pool import pool
+from dagster_divorder.core.topics.cluster import assign, fit
+from dagster_divorder.core.vectors.pool import pool
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import decoder
 from dagster_divorder.models.bootstrap import train as train_base

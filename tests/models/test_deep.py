@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dagster_divorder.core.unit import unit_rows
+from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import deep
 from dagster_divorder.models.batches import Budget

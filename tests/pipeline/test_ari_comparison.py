@@ -13,14 +13,14 @@ import pytest
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from dagster_divorder import run_stage
-from dagster_divorder.core import cluster_map
-from dagster_divorder.core.agreement import Agreement
+from dagster_divorder.core.topics import cluster_map
+from dagster_divorder.core.topics.agreement import Agreement
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.ari_comparison import (
+from dagster_divorder.stages.topics.ari_comparison import (
     DIFFERENT,
     HEATMAP,
     MAPS,
@@ -32,7 +32,7 @@ from dagster_divorder.stages.ari_comparison import (
     load_picture,
     overlap,
 )
-from dagster_divorder.stages.components import STAGE_OF, chosen_kind
+from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt

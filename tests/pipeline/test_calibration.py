@@ -13,16 +13,16 @@ from numpy.testing import assert_array_equal
 from sklearn.metrics import silhouette_samples
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.cluster import ClusterFit, fit
+from dagster_divorder.core.topics.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages import k_calibration as module
-from dagster_divorder.stages.components import load_space
-from dagster_divorder.stages.k_calibration import _load, load_table
+from dagster_divorder.stages.topics import k_calibration as module
+from dagster_divorder.stages.topics.components import load_space
+from dagster_divorder.stages.topics.k_calibration import _load, load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import TOPICS, write_jsonl

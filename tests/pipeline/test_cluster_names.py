@@ -14,9 +14,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages import cluster_table as module
-from dagster_divorder.stages.cluster_names import _evenly, load_names
-from dagster_divorder.stages.cluster_table import EXAMPLES, NEAREST, load_cluster_table
+from dagster_divorder.stages.topics import cluster_table as module
+from dagster_divorder.stages.topics.cluster_names import _evenly, load_names
+from dagster_divorder.stages.topics.cluster_table import EXAMPLES, NEAREST, load_cluster_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
 from tests.conftest import TOPICS, write_jsonl

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.deep import Model, load
@@ -21,8 +22,8 @@ from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, deep_embeddings
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles

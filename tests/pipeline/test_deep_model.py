@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
@@ -16,10 +17,10 @@ from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, deep_model
-from dagster_divorder.stages.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.stages.heldout import fit_rows
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.mix.heldout import fit_rows
+from dagster_divorder.stages.topics import deep_model
+from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles

@@ -15,9 +15,9 @@ from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.pipeline.run import Run, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages import difficulty_counts as stage
-from dagster_divorder.stages.bin_edges import DIFFICULTY_BINS
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.order.bin_edges import DIFFICULTY_BINS
+from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.text import difficulty_counts as stage
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore

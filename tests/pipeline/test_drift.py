@@ -11,16 +11,16 @@ import orjson
 import pytest
 
 from dagster_divorder import run_all, run_stage
-from dagster_divorder.core.metrics import Feature
+from dagster_divorder.core.measure import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import stationarity
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.stages.stationarity import load_stationarity
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.measure import stationarity
+from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl

@@ -14,18 +14,18 @@ from PIL import Image
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
-from dagster_divorder.core.metrics import WINDOWS
-from dagster_divorder.core.metrics.tables import ORDERS
+from dagster_divorder.core.measure import WINDOWS
+from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, load_verdict, remedy
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.stages.strategy_comparison import load_comparison
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.view.strategies import by_batches, conclusions
 from dagster_divorder.view.words import points

@@ -20,20 +20,17 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
+from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports import rows as rows_module
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.shards import rotate_shards
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.repeats import load_times
-from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.store.curated import Ledger, read_manifest
-from dagster_divorder.store.find import find_files
+from dagster_divorder.stages.mix.repeats import load_times
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import (
@@ -46,6 +43,9 @@ from dagster_divorder.store.manifests import (
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
+from dagster_divorder.write.curated import Ledger, read_manifest
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
 

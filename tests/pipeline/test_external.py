@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.core import cluster_map
-from dagster_divorder.core.cluster import DRIFT
+from dagster_divorder.core.topics import cluster_map
+from dagster_divorder.core.topics.cluster import DRIFT
+from dagster_divorder.corpus import ingest
+from dagster_divorder.corpus.vectors import Block, NpyVectors
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
@@ -25,12 +27,10 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.vectors import Block, NpyVectors
 from dagster_divorder.store.view import View
 from tests.conftest import examples, topic_records, write_jsonl
 

@@ -22,16 +22,16 @@ import xxhash
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.exports import FORMATS
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.exports import TAG_DIGITS
+from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.store.arrays import unpack, unpack_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
 from tests.models.test_quality import save_classifier

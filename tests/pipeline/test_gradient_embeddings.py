@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dagster_divorder import load_results
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE
@@ -19,8 +20,8 @@ from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, deep_embeddings, gradient_embeddings
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.core.near_duplicates import THRESHOLD
+from dagster_divorder.core.text.near_duplicates import THRESHOLD
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -27,12 +27,13 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, heldout
-from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import consumed_document_mask, heldout_ids
-from dagster_divorder.stages.heldout_copies import heldout_table, load_heldout, removed_lines
-from dagster_divorder.stages.repeats import load_times
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.mix import heldout
+from dagster_divorder.stages.mix.heldout import consumed_document_mask, heldout_ids
+from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
+from dagster_divorder.stages.mix.repeats import load_times
+from dagster_divorder.stages.order.greedy_order import load_order
+from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.twins.minhash import shingle_texts, similarity

@@ -11,14 +11,14 @@ import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.core.near_duplicates import THRESHOLD
+from dagster_divorder.core.text.near_duplicates import THRESHOLD
+from dagster_divorder.corpus import ingest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.twins import minhash as slow

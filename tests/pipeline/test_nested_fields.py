@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.corpus.find import find_files
+from dagster_divorder.corpus.inputs import read_batches
+from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.find import find_files
-from dagster_divorder.store.inputs import read_batches
-from dagster_divorder.store.peek import first_records
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

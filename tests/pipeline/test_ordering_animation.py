@@ -11,7 +11,7 @@ from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.ordering_animation import BAR, MAP
+from dagster_divorder.stages.output.ordering_animation import BAR, MAP
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -61,7 +61,7 @@ def test_without_umap_there_is_one_film_and_a_note(
     make_settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "umap-learn cannot be imported"
-    monkeypatch.setattr("dagster_divorder.stages.map_fit.why_no_map", lambda: message)
+    monkeypatch.setattr("dagster_divorder.stages.topics.map_fit.why_no_map", lambda: message)
     settings = settings_for(make_settings, tmp_path)
     made = animate(settings)
     assert list(made.files) == [Path(BAR).stem, "about"]

@@ -18,7 +18,7 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.view.measures import MEASURES

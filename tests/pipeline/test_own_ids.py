@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
@@ -24,9 +25,8 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.ids import own_ids, read_ids
-from dagster_divorder.stages.ordering_report import PAGE
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.stages.corpus.ids import own_ids, read_ids
+from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl

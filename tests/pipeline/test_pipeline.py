@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.metrics.tables import ORDERS
+from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.curated import is_whole
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.write.curated import is_whole
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

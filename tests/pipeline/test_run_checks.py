@@ -19,12 +19,13 @@ from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import all_checks, run_checks
 from dagster_divorder.settings import Model, Settings
-from dagster_divorder.stages import GRAPH, clusters
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.curated import read_manifest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.write.curated import read_manifest
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 

@@ -18,8 +18,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.packed_sequences import load_packed
-from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_divorder.corpus import peek
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import peek
 from tests.conftest import topic_records, write_jsonl
 
 MIX = {"progress": (0.0, 1.0), "sea.example": (0.1, 0.4)}
@@ -64,7 +64,7 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     read: list[Any] = []
     original = peek.first_records
     monkeypatch.setattr(
-        "dagster_divorder.store.peek.first_records",
+        "dagster_divorder.corpus.peek.first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     settings = make_settings(
@@ -87,7 +87,7 @@ def test_fields_of_the_first_record_read_no_more_than_that(
     read: list[Any] = []
     original = peek.first_records
     monkeypatch.setattr(
-        "dagster_divorder.store.peek.first_records",
+        "dagster_divorder.corpus.peek.first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     make_plan(make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))

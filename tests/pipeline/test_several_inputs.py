@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.corpus import ingest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
@@ -23,7 +24,6 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl

@@ -16,9 +16,10 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, centroids
-from dagster_divorder.stages.centroids import load_clusters
-from dagster_divorder.stages.components import load_space
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import centroids
+from dagster_divorder.stages.topics.centroids import load_clusters
+from dagster_divorder.stages.topics.components import load_space
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.core.vendi import gram, vendi
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
@@ -22,8 +22,8 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.set_diversity import load_batches, load_groups
-from dagster_divorder.stages.subset_selection import load_choices
+from dagster_divorder.stages.measure.set_diversity import load_batches, load_groups
+from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier

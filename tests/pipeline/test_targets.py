@@ -13,15 +13,15 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.core.targets import warnings_of
+from dagster_divorder.core.order.trait_targets import warnings_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, load_verdict, remedy
-from dagster_divorder.stages.ordering_report import PAGE
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
+from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check

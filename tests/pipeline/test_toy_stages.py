@@ -38,7 +38,7 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore

@@ -28,9 +28,9 @@ from dagster_divorder.readers.export import open_export
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages import training_evidence as stage
-from dagster_divorder.stages.base_model import load_base_model
-from dagster_divorder.stages.heldout_copies import heldout_table, load_heldout
+from dagster_divorder.stages.evidence import training_evidence as stage
+from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
+from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import EXPORT_VERSION, export_manifest_file, manifest_check
 from dagster_divorder.trainers import rows_for_contiguous_ranks
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports.format import Options
 from tests.exports.made import TAG, Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.exports import parquet
 from dagster_divorder.readers import files
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.store.manifests import export_manifest_file, read_whole
+from dagster_divorder.write.exports import parquet
 from tests.conftest import examples
 from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError
-from dagster_divorder.exports import FORMATS
 from dagster_divorder.torch import ShardStream, rotate_shards
+from dagster_divorder.write.exports import FORMATS
 from tests.conftest import examples
 from tests.readers.made import exported
 

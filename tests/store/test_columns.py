@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.fields import column_at, value_at
-from dagster_divorder.core.traits import as_category
+from dagster_divorder.core.order.traits import as_category
+from dagster_divorder.corpus.columns import concat, extract, extract_ids, settle
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.columns import concat, extract, extract_ids, settle
 from tests.conftest import examples
 
 values = (

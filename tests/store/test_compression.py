@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_divorder.corpus.compression import CODECS
+from dagster_divorder.corpus.inputs import LineBlock, read_lines
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.compression import CODECS
-from dagster_divorder.store.inputs import LineBlock, read_lines
 
 LINES = [b'{"text":"%x"}' % random.Random(number).getrandbits(200) for number in range(8)]
 DATA = b"".join(line + b"\n" for line in LINES)

@@ -18,7 +18,10 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.sections import Heldout, Selection
 from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.curated import (
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.store.pointers import write_pointer
+from dagster_divorder.write.curated import (
     BESIDE,
     MANIFEST,
     Ledger,
@@ -31,9 +34,6 @@ from dagster_divorder.store.curated import (
     tidy,
     write_beside,
 )
-from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.manifests import manifest_check
-from dagster_divorder.store.pointers import write_pointer
 from tests.conftest import examples
 
 ABOUT: dict[str, Any] = {

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_divorder.corpus import excerpt
+from dagster_divorder.corpus.excerpt import Excerpt, draw
+from dagster_divorder.corpus.find import find_files
 from dagster_divorder.errors import InputError
-from dagster_divorder.store import excerpt
-from dagster_divorder.store.excerpt import Excerpt, draw
-from dagster_divorder.store.find import find_files
 
 
 def lines_of(count: int, long: int = 0) -> list[bytes]:

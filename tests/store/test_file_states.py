@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_stage
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.settings import Settings
-from dagster_divorder.store import file_states
-from dagster_divorder.store.file_states import (
+from dagster_divorder.corpus import file_states
+from dagster_divorder.corpus.file_states import (
     FileState,
     KnownFiles,
     PrefixHashes,
@@ -27,6 +25,8 @@ from dagster_divorder.store.file_states import (
     load_file_states,
     save_file_states,
 )
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.view import View
@@ -123,7 +123,7 @@ def test_an_append_is_read_from_the_old_end(corpus: Corpus, way: str) -> None:
 
 
 def test_only_the_appended_bytes_are_parsed(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dagster_divorder.store import blocks
+    from dagster_divorder.corpus import blocks
 
     seen: list[bytes] = []
     parse = blocks.parse_lines

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus.find import find_files
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.find import find_files
 from tests.conftest import examples
 
 
@@ -152,8 +152,8 @@ def test_globs_match_as_python_does(
 AS_NOBODY = """
 import os, sys
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.find import find_files
-from dagster_divorder.store.inputs import read_lines
+from dagster_divorder.corpus.find import find_files
+from dagster_divorder.corpus.inputs import read_lines
 os.setuid(65534)
 for pattern in sys.argv[1:]:
     try:

@@ -17,7 +17,10 @@ from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store import folders
 from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.curated import (
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.write.curated import (
     BESIDE,
     OutputFolder,
     damaged_file,
@@ -30,9 +33,6 @@ from dagster_divorder.store.curated import (
     write_beside,
     write_hashed,
 )
-from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from tests.store.remote import memory, objects, put
 
 __all__ = ["memory"]

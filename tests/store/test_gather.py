@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.engine.local import LocalEngine
-from dagster_divorder.store import gather as gather_module
-from dagster_divorder.store.curated import OutputFolder, WriteRecords, cut, write_stretch
 from dagster_divorder.store.fragments import Fragments
-from dagster_divorder.store.gather import gather, scatter, stored_records
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.write import gather as gather_module
+from dagster_divorder.write.curated import OutputFolder, WriteRecords, cut, write_stretch
+from dagster_divorder.write.gather import gather, scatter, stored_records
 from tests.conftest import examples
 
 

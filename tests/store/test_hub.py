@@ -11,11 +11,14 @@ import orjson
 import pytest
 
 from dagster_divorder import run_stage
+from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.curated import (
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.write.curated import (
     BESIDE,
     OutputFolder,
     damaged_file,
@@ -24,9 +27,6 @@ from dagster_divorder.store.curated import (
     remove_beside,
     write_beside,
 )
-from dagster_divorder.store.find import find_files
-from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from tests.store.fake_hub import Hub, hub
 
 __all__ = ["hub"]

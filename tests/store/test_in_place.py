@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store import in_place
-from dagster_divorder.store.curated import OutputFolder
-from dagster_divorder.store.in_place import can_stage_in_place, stage_in_place
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.write import in_place
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 from tests.conftest import examples
 
 

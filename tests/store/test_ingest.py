@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus import ingest as ingest_module
+from dagster_divorder.corpus.corpus import Begin
+from dagster_divorder.corpus.ingest import Ingest, Ingested
+from dagster_divorder.corpus.inputs import LineBlock
+from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
 from dagster_divorder.errors import InputError, RejectLimitError
-from dagster_divorder.store import ingest as ingest_module
-from dagster_divorder.store.corpus import Begin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, read_content, records_folder
-from dagster_divorder.store.ingest import Ingest, Ingested
-from dagster_divorder.store.inputs import LineBlock
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.view import View
 from tests.conftest import examples
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus import inputs
+from dagster_divorder.corpus.compression import CODECS
+from dagster_divorder.corpus.file_states import FileState, PrefixHashes
+from dagster_divorder.corpus.find import find_files
+from dagster_divorder.corpus.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.store import inputs
-from dagster_divorder.store.compression import CODECS
-from dagster_divorder.store.file_states import FileState, PrefixHashes
-from dagster_divorder.store.find import find_files
-from dagster_divorder.store.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
 from tests.conftest import examples
 
 BOM = b"\xef\xbb\xbf"

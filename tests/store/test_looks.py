@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from dagster_divorder.store.looks import characters, looks_like, repeated_texts, structure_of
+from dagster_divorder.corpus.looks import characters, looks_like, repeated_texts, structure_of
 
 TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]
 

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_stage
+from dagster_divorder.corpus import file_states, ingest, inputs, parts
 from dagster_divorder.engine.local import LocalEngine
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import raw_docs
-from dagster_divorder.store import file_states, ingest, inputs, parts
+from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests import arrow_types

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus.parquet_rows import row_bytes
+from dagster_divorder.corpus.records import parse_lines, parse_rows, reject_line
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.records import parse_lines, parse_rows, reject_line
-from dagster_divorder.store.rows import row_bytes
 from tests.conftest import examples
 
 REFUSED = {

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus.inputs import read_rows
+from dagster_divorder.corpus.parquet_rows import check_columns, json_lines, row_as_json, row_bytes
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.inputs import read_rows
-from dagster_divorder.store.rows import check_columns, json_lines, row_as_json, row_bytes
 from tests.arrow_types import LEAVES, Kind, kinds, parquet
 from tests.conftest import examples
 

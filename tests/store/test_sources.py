@@ -18,16 +18,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_stage
+from dagster_divorder.corpus.find import find_files
+from dagster_divorder.corpus.inputs import LineBlock, read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
-from dagster_divorder.stages import raw_docs
+from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
-from dagster_divorder.store.find import find_files
-from dagster_divorder.store.inputs import LineBlock, read_lines, read_rows
 from dagster_divorder.store.sources import RemoteFile, open_source, tree_of
 from tests.conftest import examples
 from tests.store.remote import memory, put, served

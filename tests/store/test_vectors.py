@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus import vectors
+from dagster_divorder.corpus.vectors import NpyVectors, ParquetVectors, open_vectors, row_hashes
 from dagster_divorder.errors import InputError
-from dagster_divorder.store import vectors
-from dagster_divorder.store.vectors import NpyVectors, ParquetVectors, open_vectors, row_hashes
 from tests.conftest import examples
 
 IDS = [f"{number:032x}" for number in range(7)]

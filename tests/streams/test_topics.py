@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 import dagster_divorder
 from dagster_divorder import Topics, fit_topics
-from dagster_divorder.core.text_vectors import CHARACTERS
+from dagster_divorder.core.vectors.text_vectors import CHARACTERS
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.streams import topics as module
 from tests.conftest import TOPICS, examples, topic_records

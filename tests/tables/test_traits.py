@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_divorder.core.traits import Codes, ManyCodes
+from dagster_divorder.core.order.traits import Codes, ManyCodes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.traits import MOST_CATEGORIES, VectorCodes, trait_of

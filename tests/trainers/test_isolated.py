@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from dagster_divorder.exports import FORMATS
-from dagster_divorder.exports.format import Options
-from dagster_divorder.exports.rows import Rows
 from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ranks
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows
 from tests.exports.made import TAG, Folder, blocks_of, rows_of
 from tests.trainers.environments import replay, run_isolated
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.unit import NO_DIRECTION
+from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Doubles = NDArray[np.float64]
 

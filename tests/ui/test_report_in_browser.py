@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.stages.output.ordering_report import PAGE
 from tests.conftest import write_jsonl
 from tests.pipeline.test_ordering_report import hostile_records, report, settings_of
 

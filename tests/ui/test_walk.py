@@ -23,7 +23,7 @@ from dagster_divorder.defs.metadata import PICTURE_BYTES
 from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import ORDERS, TRAIN_ON, output_label

@@ -9,7 +9,13 @@ import numpy as np
 import orjson
 import pytest
 
-from dagster_divorder.core.evidence import Trained, mean, order_figures, source_figures, verdict
+from dagster_divorder.core.evidence.training_evidence import (
+    Trained,
+    mean,
+    order_figures,
+    source_figures,
+    verdict,
+)
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.pictures import training_evidence
 from dagster_divorder.view.report.sections import trained

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagster_divorder.core.migration import sample_cells
+from dagster_divorder.core.measure.migration import sample_cells
 from dagster_divorder.errors import InputError
 from dagster_divorder.view import films
 from dagster_divorder.view.films import (

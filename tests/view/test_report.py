@@ -17,13 +17,13 @@ from markupsafe import Markup
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.metrics import Feature, ShufflingCheck, beats_shuffling
-from dagster_divorder.core.metrics import stationarity as held_against_shuffles
-from dagster_divorder.core.metrics.along import Binned
-from dagster_divorder.core.metrics.stationarity import Stationarity
-from dagster_divorder.core.metrics.window_deviation import WindowDeviation
+from dagster_divorder.core.measure import Feature, ShufflingCheck, beats_shuffling
+from dagster_divorder.core.measure import stationarity as held_against_shuffles
+from dagster_divorder.core.measure.along import Binned
+from dagster_divorder.core.measure.stationarity import Stationarity
+from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.k_calibration import DISTINCT, WORST
+from dagster_divorder.stages.topics.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.check import windows

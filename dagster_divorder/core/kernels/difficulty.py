@@ -1,4 +1,5 @@
-"""Hot loops of `core.difficulty`: counting pairs of neighbours, and what a document's tokens cost under the counts.
+"""Hot loops of `core.text.difficulty`: counting pairs of neighbours, and what a document's tokens cost under the
+counts.
 
 Letters: N documents, V vocabulary, T tokens, H buckets of pairs, a power of two.
 A pair (a, b) is counted in the bucket that is the top bits of (2^32 a + b) MULTIPLIER mod 2^64: Fibonacci hashing

@@ -1,4 +1,4 @@
-"""Windows held against a mix that moves: the hot loop of `core.metrics.moving`.
+"""Windows held against a mix that moves: the hot loop of `core.measure.moving`.
 
 Letters: N documents in order, J trait values, K straight pieces of the mix, P windows.
 

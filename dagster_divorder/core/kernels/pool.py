@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.unit import NO_DIRECTION
+from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Tokens = NDArray[np.uint32]
 Labels = NDArray[np.int32]

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.unit import NO_DIRECTION
+from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""One sweep of a window over every position of documents in order: the hot loop of `core.metrics.window_deviation`.
+"""One sweep of a window over every position of documents in order: the hot loop of `core.measure.window_deviation`.
 
 Letters: N documents, J trait values, W tokens a window.
 

@@ -1,4 +1,4 @@
-"""Hot loops of `core.metrics.stationarity`.
+"""Hot loops of `core.measure.stationarity`.
 
 Letters: S sequences, F values of a mix, g parts of an order, L groupings of them, each in at most G groups of
 neighbours, T tokens, b bits of a bucket's number.

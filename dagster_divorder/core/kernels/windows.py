@@ -1,4 +1,4 @@
-"""Walks over token windows: the hot loops under `core.metrics`.
+"""Walks over token windows: the hot loops under `core.measure`.
 
 All take the documents in their order, laid end to end: document d has `tokens[d]` tokens (int64 (N,), >= 0)
 and the trait value `codes[d]` (int32 (N,), in [0, J)). A window is a run of `window` tokens; a document that

@@ -3,14 +3,15 @@
 Letters: n texts, B bytes of UTF-8, W words of the vocabulary, H slots of its table.
 
 Guarantee: the words found in a text depend on that text alone. The GIL is released.
-Twin: `core/terms.py`, which says what a word is. Known weakness: two words with the same 64-bit hash count as one.
+Twin: `core/topics/terms.py`, which says what a word is. Known weakness: two words with the same 64-bit hash count as
+one.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.terms import LONGEST, SHORTEST
+from dagster_divorder.core.topics.terms import LONGEST, SHORTEST
 
 Bytes = NDArray[np.uint8]
 Counts = NDArray[np.int64]

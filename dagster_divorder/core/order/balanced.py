@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.items import design_effect
+from dagster_divorder.core.order.items import design_effect
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path

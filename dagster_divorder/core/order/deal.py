@@ -23,12 +23,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.traits import Traits
+from dagster_divorder.core.order.traits import Traits
 
 DOCUMENT_WEIGHT = 0.01
-"""Weight of a trait in documents over its weight in tokens, as in `core.items`, but smaller: which documents a sequence
-holds is decided inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives 20,100
-tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
+"""Weight of a trait in documents over its weight in tokens, as in `core.order.items`, but smaller: which documents a
+sequence holds is decided inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives
+20,100 tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
 
 RARITY = 0.25
 """Power of the number of documents that a value's weight falls with: rare values have few documents that could make up

@@ -3,8 +3,8 @@
 Letters: M items, P parts (shards), C columns, R rows.
 
 Guarantee: every item may come to every place, and no more than one column or row, about M / C items with C the root of
-P, is ever needed at once: each is mixed by draws of its own, so that `dagster_divorder.grid` gives the same order of
-files as the whole gives in memory.
+P, is ever needed at once: each is mixed by draws of its own, so that `dagster_divorder.write.grid` gives the same order
+of files as the whole gives in memory.
 Cost: O(M + P). Random like a shuffle, and no better. Source: TokenShard (On Shuffling Tokens).
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
+from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.packing.pieces import PackedSequences
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.items import Items
+    from dagster_divorder.core.order.items import Items
 
 UNIT = 1 << 16
 

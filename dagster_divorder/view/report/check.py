@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dagster_divorder.core.metrics.shuffling_check import SEAM
+from dagster_divorder.core.measure.shuffling_check import SEAM
 from dagster_divorder.view.report.html import part, table
 from dagster_divorder.view.verdict import SHOWN, Verdict
 from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.metrics.along import Binned
-from dagster_divorder.core.metrics.stationarity import Stationarity
+from dagster_divorder.core.measure.along import Binned
+from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.settings import Settings
 from dagster_divorder.view.drawing import OTHERS, by_place, cluster_colours
 from dagster_divorder.view.verdict import Verdict

@@ -294,7 +294,8 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
 
 
 def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Whether gradients of the last blocks agree with those of all parameters; rows: of `stages.gradient_proxy`."""
+    """Whether gradients of the last blocks agree with those of all parameters; rows: of
+    `stages.evidence.gradient_proxy`."""
     return Section(
         "proxies",
         "Do the last blocks stand for the whole model?",
@@ -558,7 +559,7 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str
 
 
 def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
-    """Strategies side by side on this corpus; rows: as `stages.strategy_comparison.row` makes them."""
+    """Strategies side by side on this corpus; rows: as `stages.evidence.strategy_comparison.row` makes them."""
     ours = (of.settings.order.strategy, of.settings.sequence.strategy)
     shown = [
         {
@@ -593,7 +594,7 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
 
 
 def trained(summary: Mapping[str, Any]) -> Section:
-    """What orders did to small models; summary: of `stages.training_evidence`."""
+    """What orders did to small models; summary: of `stages.evidence.training_evidence`."""
     orders, seams = summary["orders"], summary["epochs"] > 1
     rows = order_rows(summary)
     said = [f"{row['order']} {row['less shuffled']}" for row in rows]
@@ -644,7 +645,7 @@ def trained(summary: Mapping[str, Any]) -> Section:
 
 
 def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numbers) -> Section:
-    """How many clusters; rows: the table of `stages.k_calibration`, by rising k."""
+    """How many clusters; rows: the table of `stages.topics.k_calibration`, by rising k."""
     chosen = next((f"{number(row['k'])} clusters" for row in rows if row["recommended"]), None)
     shown = [
         {

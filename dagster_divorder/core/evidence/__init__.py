@@ -1,0 +1,1 @@
+"""What small trainings tell of orders and of proxies."""

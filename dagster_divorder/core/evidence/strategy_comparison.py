@@ -1,0 +1,171 @@
+"""Strategies side by side on one corpus, at both scales: documents ordered by one, their packed sequences by another.
+
+Letters: N documents, S sequences, L tokens a sequence.
+
+Documents are ordered, packed by `concat`, and the sequences ordered; a last sequence that is not full stays last. Every
+pair of a document strategy and a sequence strategy is measured, towards the corpus's own mix and with nothing frozen.
+`diversity.flush` is of the documents in their order, as a flushing packer would make sequences of them, and so the same
+whatever the strategy of the sequences.
+Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.measure import Diversity, measure_packed
+from dagster_divorder.core.measure.distinct import distinct_clusters, summarize
+from dagster_divorder.core.measure.sequence_features import Runs, sequence_features
+from dagster_divorder.core.measure.stationarity import Feature, Stationarity, sampled_places, stationarity
+from dagster_divorder.core.order import order
+from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing.coordinates import with_coordinates
+
+Result = TypeVar("Result")
+
+LOOKED_AT = 1 << 13
+"""Sequences at most, in whole batches, that are looked at for drift."""
+
+WARM_UP = 64
+"""Items that a strategy orders before it is timed, so that compiling is not."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """seconds: wall time. peak_bytes: memory taken beyond what was there before; None where it cannot be told."""
+
+    seconds: float
+    peak_bytes: int | None = None
+
+
+class Meter(Protocol):
+    """Calls a function; its result, and what it cost."""
+
+    def __call__(self, function: Callable[[], Result], /) -> tuple[Result, Cost]: ...
+
+
+def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
+    """A meter of time alone."""
+    begin = time.perf_counter()
+    result = function()
+    return result, Cost(time.perf_counter() - begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One pair of strategies: the measures of the sequences in their order, what drifts along it (None where that was
+    not asked for), and the cost of either order."""
+
+    documents: str
+    sequences: str
+    diversity: Diversity
+    drift: Stationarity | None
+    document_cost: Cost
+    sequence_cost: Cost
+
+
+def compare_strategies(
+    tokens: ArrayLike,
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    *,
+    documents: Sequence[str],
+    sequences: Sequence[str],
+    sequence_length: int,
+    batch: int,
+    weights: Mapping[str, float] | None = None,
+    within: float = 1.0,
+    seed: int = 0,
+    options: Callable[[str], Mapping[str, Any]] = lambda strategy: {},
+    vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
+    drift: bool = False,
+    meter: Meter = timed,
+) -> Iterator[Outcome]:
+    """Every pair of `documents` and `sequences` (names of strategies), in that order.
+
+    tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
+        labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
+    within: see `core.order.items.document_items`.
+    options: of a strategy, by its name.
+    vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
+        look at them.
+    drift: look for it, which takes longer than all other measures.
+    """
+    balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
+    arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch}
+    lengths = np.asarray(tokens, np.int64)
+    items = document_items(lengths, balanced, weights, within=within)
+    for document_strategy in documents:
+        made, document_cost = _order(
+            items, document_strategy, {**arguments, **options(document_strategy)}, meter
+        )
+        packed = pack(
+            Pieces(made, np.zeros_like(made), lengths[made]), method="concat", sequence_length=sequence_length
+        )
+        counts, groups = sequence_counts(packed, balanced, n_values)
+        full = len(packed) - int(len(packed) > 0 and packed.padding[-1] > 0)
+        flush = summarize(
+            distinct_clusters(made, lengths, traits["cluster"], sequence_length, packer="flush")
+        )
+        every = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        sums = None
+        if vectors:
+            sums = vectors(packed)
+            every = with_coordinates(every, packed, sums)
+        rows = every.part(0, full)
+        for sequence_strategy in sequences:
+            ordered, sequence_cost = _order(
+                rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
+            )
+            whole = np.concatenate([ordered, np.arange(full, len(packed))])
+            yield Outcome(
+                document_strategy,
+                sequence_strategy,
+                replace(measure_packed(packed, whole, traits, n_values, batch=batch), flush=flush),
+                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed)
+                if drift
+                else None,
+                document_cost,
+                sequence_cost,
+            )
+
+
+def _order(
+    items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
+) -> tuple[NDArray[np.int64], Cost]:
+    def run(some: Items) -> NDArray[np.int64]:
+        return order(
+            some.counts,
+            some.groups,
+            strategy=strategy,
+            weights=some.weights,
+            coordinates=some.coordinates,
+            **arguments,
+        )
+
+    run(items.part(0, min(WARM_UP, items.counts.shape[0])))
+    return meter(lambda: run(items))
+
+
+def _drift(
+    packed: PackedSequences,
+    ordered: NDArray[np.int64],
+    traits: Mapping[str, ArrayLike],
+    tokens: NDArray[np.int64],
+    balanced: list[str],
+    vectors: NDArray[np.int64] | None,
+    batch: int,
+    seed: int,
+) -> Stationarity:
+    some = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
+    features = list(sequence_features(Runs.of(packed, some, tokens), traits, tokens, balanced))
+    if vectors is not None:
+        features.append(Feature("vectors", "vector", vectors[some]))
+    return stationarity(features, len(some), batch=batch, seed=seed)

@@ -1,0 +1,268 @@
+"""Every measure of one order in one value, for tables and for comparison with other orders."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.checks import positive
+from dagster_divorder.core.measure.distinct import (
+    PACKERS,
+    Distinct,
+    distinct_in_sequences,
+    distinct_in_stream,
+    summarize,
+)
+from dagster_divorder.core.measure.moving import achievable_mix
+from dagster_divorder.core.measure.prefix import (
+    PrefixDeviation,
+    coverage_in_stream,
+    prefix_of,
+    squares_in_stream,
+)
+from dagster_divorder.core.measure.seam import Seam, seams
+from dagster_divorder.core.measure.shares import ShareDeviation, aligned_windows, summarize_windows
+from dagster_divorder.core.measure.stream import codes_in_order, token_shares, tokens_in_order
+from dagster_divorder.core.measure.trait_errors import TraitErrors
+from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
+from dagster_divorder.core.order import Targets
+from dagster_divorder.errors import InputError
+
+Row = dict[str, str | float]
+
+BATCHES = 10
+"""Batches in the largest window that is measured."""
+WINDOWS = ("sequence", "batch", f"{BATCHES} batches")
+"""Windows of which every position is measured, by rising size."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diversity:
+    """All measures of one order, or their averages over several (see `average`).
+
+    documents, tokens: in the order (packed sequences: documents with tokens). sequence_length: L in tokens.
+    batch: sequences a batch.
+    split, flush: distinct clusters per sequence under the two packers.
+    sequence_shares, batch_shares: by trait, the share deviation in aligned windows of L and of L * batch tokens.
+    windows: by window (see WINDOWS) and trait, the deviation over every position of it.
+    seam: by trait, windows of a batch across the end of an epoch and the beginning of the next.
+    batch_tv: by trait, total variation of each aligned batch, float64 (B,); of all orders, if averaged.
+    errors: by trait, in tokens, after every sequence and in every batch; of all orders, if averaged.
+    prefix: the prefix deviation over all traits together, in tokens.
+    coverage: the share of the tokens after which every cluster has been seen.
+    """
+
+    documents: int
+    tokens: int
+    sequence_length: int
+    batch: int
+    split: Distinct
+    flush: Distinct
+    sequence_shares: Mapping[str, ShareDeviation]
+    batch_shares: Mapping[str, ShareDeviation]
+    windows: Mapping[str, Mapping[str, WindowDeviation]]
+    seam: Mapping[str, Seam]
+    batch_tv: Mapping[str, NDArray[np.float64]]
+    errors: Mapping[str, TraitErrors]
+    prefix: PrefixDeviation
+    coverage: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same nested, of plain numbers, strings and lists: ready for JSON. Without `batch_tv` and `errors`."""
+        result = asdict(replace(self, batch_tv={}, errors={}))
+        del result["batch_tv"], result["errors"]
+        result["prefix"]["share"] = self.prefix.share.tolist()
+        result["prefix"]["l2"] = self.prefix.l2.tolist()
+        return result
+
+    def rows(self) -> list[Row]:
+        """One row {trait, window, measure, value} for each number; the curve is left to `prefix`.
+
+        window: "sequence" (as a splitting packer cuts), "sequence (flush)", "batch", "prefix" or "corpus"; for the
+        deviation over every position, "sequence (anywhere)" and so on.
+        """
+        rows: list[Row] = []
+
+        def add(trait: str, window: str, prefix: str, value: Any, names: Sequence[str]) -> None:
+            rows.extend(
+                {"trait": trait, "window": window, "measure": prefix + name, "value": getattr(value, name)}
+                for name in names
+            )
+
+        statistics = ("mean", "min", "max", "std", "count")
+        add("cluster", "sequence", "distinct_", self.split, statistics)
+        add("cluster", "sequence (flush)", "distinct_", self.flush, statistics)
+        for window, shares in (("sequence", self.sequence_shares), ("batch", self.batch_shares)):
+            for trait, deviation in shares.items():
+                names = ("mean_worst", "max_worst", "mean_tv", "max_tv", "mean_l2", "max_l2", "windows")
+                add(trait, window, "", deviation, names)
+        for window, traits in self.windows.items():
+            for trait, anywhere in traits.items():
+                measures = ("worst", "mean", "ideal", "worst_tv", "mean_tv", "ideal_tv", "positions")
+                add(trait, f"{window} (anywhere)", "", anywhere, measures)
+        for trait, across in self.seam.items():
+            add(
+                trait,
+                "batch (across the seam)",
+                "",
+                across,
+                ("worst", "mean", "worst_tv", "mean_tv", "head_tail"),
+            )
+        add("all", "prefix", "l2_", self.prefix, ("mean", "max"))
+        add("cluster", "corpus", "", self, ("coverage",))
+        return rows
+
+
+def measure(
+    order: ArrayLike,
+    tokens: ArrayLike,
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    *,
+    sequence_length: int,
+    batch: int,
+    sequences: NDArray[np.int64] | None = None,
+    next_epochs: Sequence[ArrayLike] = (),
+    targets: Mapping[str, Targets] | None = None,
+) -> Diversity:
+    """Every measure of `order` over the corpus.
+
+    tokens: int (N,) by document. traits: by name, int (N,) codes in [0, n_values[name]); one is "cluster".
+    sequence_length: L in tokens. batch: sequences a batch. A few passes over the documents for each trait.
+    sequences: int64 (S + 1,), for runs of tokens that are packed already: sequence s holds the runs
+        order[sequences[s]:sequences[s+1]]. Then `split` and `flush` both count the clusters of these sequences, which
+        padding may make shorter than L tokens; windows are of tokens, without padding.
+    next_epochs: orders of the epochs after this one. `windows` and `seam` run on into them; all else is of `order`
+        alone.
+    targets: by trait, a mix that moves, as it was asked for: shares (P, n_values[trait]). Its windows and prefixes are
+        held against what can be had of it (`core.measure.moving`), those of other traits against the order's own mix.
+    """
+    if "cluster" not in traits:
+        raise InputError(
+            f"the traits are {sorted(traits)}; 'cluster' must be one, since sequences are counted by it"
+        )
+    if missing := sorted(set(traits) - set(n_values)):
+        raise InputError(f"n_values lacks {missing}; expected the number of values of every trait")
+    length = positive("sequence_length", sequence_length)
+    window = length * positive("batch", batch)
+    documents = len(np.asarray(tokens))
+    stream = tokens_in_order(order, tokens)
+    codes = {name: codes_in_order(order, of, n_values[name], documents) for name, of in traits.items()}
+    cluster, k = codes["cluster"], n_values["cluster"]
+    if sequences is None:
+        split, flush = (distinct_in_stream(stream, cluster, k, length, packer) for packer in PACKERS)
+    else:
+        split = flush = distinct_in_sequences(sequences, cluster, k)
+    streams = [(stream, codes)]
+    for later in next_epochs:
+        later_codes = {t: codes_in_order(later, of, n_values[t], documents) for t, of in traits.items()}
+        streams.append((tokens_in_order(later, tokens), later_codes))
+    history, history_codes = stream, codes
+    if len(streams) > 1:
+        history = np.concatenate([of for of, _ in streams])
+        history_codes = {t: np.concatenate([of[t] for _, of in streams]) for t in codes}
+    total = int(stream.sum())
+    # The seam of one epoch is that of it read again.
+    mixes = {
+        t: achievable_mix(of, token_shares(stream, codes[t], n_values[t]), total, max(2, len(streams)))
+        for t, of in (targets or {}).items()
+    }
+    aligned = {
+        (t, size): aligned_windows(stream, of, n_values[t], max(1, min(size, total)), mixes.get(t))
+        for t, of in codes.items()
+        for size in (length, window)
+    }
+    squares = {t: squares_in_stream(stream, of, n_values[t], length, mixes.get(t)) for t, of in codes.items()}
+    batches = total // window
+    return Diversity(
+        documents=len(stream),
+        tokens=total,
+        sequence_length=length,
+        batch=batch,
+        split=summarize(split),
+        flush=summarize(flush),
+        sequence_shares={
+            t: summarize_windows(*aligned[t, length], partial=0 < total < length) for t in codes
+        },
+        batch_shares={t: summarize_windows(*aligned[t, window], partial=0 < total < window) for t in codes},
+        windows={
+            name: {
+                trait: windows_in_stream(history, of, n_values[trait], tokens_in_window, mixes.get(trait))
+                for trait, of in history_codes.items()
+            }
+            for name, tokens_in_window in zip(WINDOWS, (length, window, BATCHES * window), strict=True)
+        },
+        seam={
+            t: seams([(of, by[t]) for of, by in streams], n_values[t], window, mixes.get(t)) for t in codes
+        },
+        batch_tv={t: aligned[t, window][1][:batches] for t in codes},
+        errors={
+            t: TraitErrors(
+                cumulative=np.sqrt(squares[t])[np.newaxis].astype(np.float32),
+                batch=(window * aligned[t, window][2][:batches])[np.newaxis].astype(np.float32),
+            )
+            for t in codes
+        },
+        prefix=prefix_of(sum(squares.values(), np.zeros(-(-total // length))), total, length),
+        coverage=coverage_in_stream(stream, cluster, k),
+    )
+
+
+def worse_batches(others: Diversity, ours: Diversity) -> dict[str, float]:
+    """By trait, the share of the other order's (or orders') batches whose total variation exceeds that of our worst
+    batch: 1.0 says that our worst is better than their best. 0.0 without a full batch."""
+    return {
+        trait: float((tv > ours.batch_tv[trait].max(initial=0.0)).mean()) if tv.size else 0.0
+        for trait, tv in others.batch_tv.items()
+    }
+
+
+def average(orders: Sequence[Diversity]) -> Diversity:
+    """The mean of every number over several orders of one corpus, such as shuffles with three seeds.
+
+    Means of means; of minima and maxima too the mean over the orders, which is what one such order has on
+    average (the extreme of all would grow with the number of orders). Curves are averaged point by point.
+    `worst_window` and `worst_start` are -1 where the orders disagree. `batch_tv` and `errors` hold those of all.
+    """
+    if not orders:
+        raise InputError("average got no order to average; expected at least one Diversity")
+    first = orders[0]
+    corpora = {(d.documents, d.tokens, d.sequence_length, d.batch, tuple(d.batch_shares)) for d in orders}
+    if len(corpora) > 1:
+        raise InputError(f"average got orders of {len(corpora)} different corpora or settings; expected one")
+    return replace(
+        _mean([replace(d, batch_tv={}, errors={}) for d in orders]),
+        batch_tv={t: np.concatenate([d.batch_tv[t] for d in orders]) for t in first.batch_tv},
+        errors={
+            t: TraitErrors(
+                np.concatenate([d.errors[t].cumulative for d in orders]),
+                np.concatenate([d.errors[t].batch for d in orders]),
+            )
+            for t in first.errors
+        },
+    )
+
+
+def _mean(values: Sequence[Any], name: str = "") -> Any:
+    """Of numbers, arrays, or what holds them by key or field; what all agree on is kept as it is, so counts stay whole
+    numbers. name: of the field that they are."""
+    first = values[0]
+    if len(values) == 1:
+        return first
+    if isinstance(first, Mapping):
+        return {key: _mean([value[key] for value in values]) for key in first}
+    if is_dataclass(first) and not isinstance(first, type):
+        means = {
+            of.name: _mean([getattr(value, of.name) for value in values], of.name) for of in fields(first)
+        }
+        return replace(first, **means)
+    same = np.array_equal if isinstance(first, np.ndarray) else operator.eq
+    if all(same(first, other) for other in values[1:]):
+        return first
+    if name in ("worst_window", "worst_start"):
+        return -1
+    mean = np.mean(values, axis=0)
+    return mean if isinstance(first, np.ndarray) else float(mean)

@@ -1,0 +1,93 @@
+"""The seam between two readings of the data: what a trainer meets where one epoch ends and the next begins.
+
+Letters: N documents, J trait values, E epochs, T tokens an epoch, W tokens a window.
+
+Most trainers read one order again: its end is followed by its beginning. So the epochs are taken as a circle, in which
+the last one is followed by the first, and an order of one epoch by itself. Windows across the seam are those that hold
+tokens of both sides, W - 1 positions of them, and the last and the first window itself.
+Cost: O(N + n log J) for the n documents within a window of a seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.measure.moving import slide_along, wanted_between
+from dagster_divorder.core.measure.stream import token_shares
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.moving_windows import Mix
+
+ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""tokens (N,) and values of a trait (N,) of documents in order."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One trait across the seam, over every position of the window.
+
+    worst, mean, worst_tv, mean_tv: as in `WindowDeviation`; of several seams the largest, and the mean.
+    head_tail: total variation between the first window's shares and the last one's of the epoch before (the difference
+        that a mix which moves wants apart); mean over the seams.
+    All are 0 where the data is no longer than a window, which is then all of it wherever it starts.
+    """
+
+    window_tokens: int
+    worst: float
+    mean: float
+    worst_tv: float
+    mean_tv: float
+    head_tail: float
+
+
+def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix | None = None) -> Seam:
+    """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: what windows
+    are held against, for at least two epochs, where it moves."""
+    total = int(epochs[0][0].sum())
+    if total <= window:
+        return Seam(window, 0.0, 0.0, 0.0, 0.0, 0.0)
+    share = token_shares(*epochs[0], n_values)
+    found = []
+    for before, after in zip(epochs, [*epochs[1:], epochs[0]], strict=True):
+        tail, head = _cut(before, total - window, total), _cut(after, 0, window)
+        tokens, codes = np.concatenate([tail[0], head[0]]), np.concatenate([tail[1], head[1]])
+        step = _counts(head, n_values) / window - _counts(tail, n_values) / window
+        if mix is None:
+            from dagster_divorder.core.kernels.sliding_windows import slide_documents
+
+            slid = slide_documents(tokens, codes, share, window)
+        else:
+            slid = slide_along(tokens, codes, mix._replace(at=mix.at - (total - window)), window)
+            edges = np.array([total - window, total, total + window], np.float64)
+            step -= np.diff(wanted_between(mix, edges), axis=0)[0]
+        found.append((*slid[:4], np.abs(step).sum() / 2))
+    worst, mean, worst_tv, mean_tv, head_tail = np.array(found, np.float64).T
+    return Seam(
+        window_tokens=window,
+        worst=float(worst.max()),
+        mean=float(mean.mean()),
+        worst_tv=float(worst_tv.max()),
+        mean_tv=float(mean_tv.mean()),
+        head_tail=float(head_tail.mean()),
+    )
+
+
+def _cut(of: ValuedTokens, start: int, stop: int) -> ValuedTokens:
+    """The tokens [start, stop), as documents that hold some of them."""
+    tokens, codes = of
+    ends = np.cumsum(tokens)
+    first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")
+    inside = np.minimum(ends[first : last + 1], stop) - np.maximum((ends - tokens)[first : last + 1], start)
+    return inside, codes[first : last + 1]
+
+
+def _counts(of: ValuedTokens, n_values: int) -> NDArray[np.int64]:
+    from dagster_divorder.core.kernels.windows import window_counts
+
+    tokens, codes = of
+    return window_counts(tokens, codes, n_values, int(tokens.sum()))[0]

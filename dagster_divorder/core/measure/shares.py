@@ -1,0 +1,103 @@
+"""Trait shares of windows of training, against the corpus's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.checks import positive
+from dagster_divorder.core.measure.stream import codes_in_order, token_shares, tokens_in_order
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.moving_windows import Mix
+
+
+@dataclass(frozen=True)
+class ShareDeviation:
+    """How far the trait's shares in aligned windows are from the corpus's p.
+
+    For window w with shares p_j(w), both in [0, 1]:
+        worst_w = max_j |p_j(w) - p_j|        tv_w = 1/2 sum_j |p_j(w) - p_j|
+        l2_w = sqrt(sum_j (p_j(w) - p_j)^2)
+    windows: full windows measured; 0 for a corpus without tokens, and then all values are 0.
+    worst_window: the first window with the largest worst_w; -1 without one, or if averaged orders disagree.
+    partial: the corpus is shorter than one window, which is then the whole corpus (and deviates by 0).
+    """
+
+    windows: int
+    mean_worst: float
+    max_worst: float
+    mean_tv: float
+    max_tv: float
+    mean_l2: float
+    max_l2: float
+    worst_window: int
+    partial: bool
+
+
+def summarize_windows(
+    worst: NDArray[np.float64], tv: NDArray[np.float64], l2: NDArray[np.float64], *, partial: bool
+) -> ShareDeviation:
+    """What `aligned_windows` found, in one value."""
+    if not len(worst):
+        return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
+    return ShareDeviation(
+        windows=len(worst),
+        mean_worst=float(worst.mean()),
+        max_worst=float(worst.max()),
+        mean_tv=float(tv.mean()),
+        max_tv=float(tv.max()),
+        mean_l2=float(l2.mean()),
+        max_l2=float(l2.max()),
+        worst_window=int(worst.argmax()),
+        partial=partial,
+    )
+
+
+def aligned_windows(
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int, mix: Mix | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """worst, tv and l2 of each full window [i W, (i+1) W), float64 (windows,); one that is not full is left out: a few
+    tokens always deviate. mix: what they are held against where it moves (`core.measure.moving`), in place of the
+    whole's p."""
+    windows = int(tokens.sum()) // window
+    if mix is not None:
+        from dagster_divorder.core.kernels.moving_windows import moving_deviations
+
+        starts = np.arange(windows) * window
+        along: tuple[NDArray[np.float64], ...] = moving_deviations(
+            tokens, codes, mix, starts, starts + window
+        )
+        return along[0], along[1], along[2]
+    from dagster_divorder.core.kernels.windows import window_deviations
+
+    share = token_shares(tokens, codes, n_values)
+    heaviest = np.argsort(-share, kind="stable")
+    return window_deviations(tokens, codes, share, heaviest, window, windows)
+
+
+def cluster_mix(
+    order: ArrayLike, tokens: ArrayLike, labels: ArrayLike, n_values: int, columns: int
+) -> NDArray[np.float32]:
+    """Token share of each cluster in `columns` equal slices of the ordered corpus, float32 (columns, K).
+
+    Slice c is [c T / columns, (c + 1) T / columns) of the T tokens. Its edges need not be whole, so a token
+    may be split between two slices; counted in units of 1/columns token the edges are whole, and the shares
+    exact. A row sums to 1; with no tokens at all the rows are 0.
+    """
+    stream = tokens_in_order(order, tokens)
+    values = codes_in_order(order, labels, n_values, len(np.asarray(tokens)))
+    positive("columns", columns)
+    total = int(stream.sum())
+    if total == 0:
+        return np.zeros((columns, n_values), np.float32)
+    if total * columns > np.iinfo(np.int64).max:
+        raise InputError(f"{total} tokens in {columns} columns overflow 64 bits; ask for fewer columns")
+    from dagster_divorder.core.kernels.windows import window_counts
+
+    counts = window_counts(stream * columns, values, n_values, total)
+    return (counts / total).astype(np.float32)

@@ -1,0 +1,175 @@
+"""Does an order beat shuffling? Its windows against the mean of several shuffles, size by size.
+
+The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
+in larger windows mean and worst are both smaller, or equal at zero; across the seam of two readings neither is larger.
+A window that the tokens do not fit FITS times is left out, since its few positions are all alike.
+A trait with targets is judged like any other: its windows, ours and the shuffles', are held against the mix that can
+be had of them, which moves.
+Known weakness: as `core.measure.window_deviation`, and three shuffles differ among themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_divorder.core.measure.seam import Seam
+from dagster_divorder.core.measure.window_deviation import WindowDeviation
+
+TOLERANCE = 1.01
+FITS = 4
+GOOD_ENOUGH = 0.01
+"""Shuffling is good enough for windows of a size when its worst one strays by at most this much, a percentage point."""
+
+SEAM = "batch across the seam"
+"""What windows over the end of the data and its beginning are called."""
+
+Windows = Mapping[str, Mapping[str, WindowDeviation]]
+Seams = Mapping[str, Seam]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, ours and that of
+    the shuffles; moving: p_j is what can be had of the trait's targets there; passed: by the rule."""
+
+    window: str
+    trait: str
+    mean: float
+    shuffled_mean: float
+    worst: float
+    shuffled_worst: float
+    moving: bool
+    passed: bool
+
+
+@dataclass(frozen=True)
+class ShufflingCheck:
+    """comparisons: all that were made. skipped: windows that were not looked at, with the reason. good_enough: windows
+    larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
+
+    comparisons: tuple[Comparison, ...]
+    skipped: tuple[str, ...]
+    good_enough: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(comparison.passed for comparison in self.comparisons)
+
+    def traits(self, *, moving: bool) -> list[str]:
+        """Those compared whose mix moves, or those whose mix stays."""
+        return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a comparison: how far the share of a value strays, beside shuffling's, in per cent of the tokens."""
+        return [
+            {
+                "window": c.window,
+                "trait": c.trait,
+                "mean, %": f"{100 * c.mean:.2f}, shuffled {100 * c.shuffled_mean:.2f}",
+                "worst, %": f"{100 * c.worst:.2f}, shuffled {100 * c.shuffled_worst:.2f}",
+                "better": "yes" if c.passed else "no",
+            }
+            for c in self.comparisons
+        ]
+
+    def text(self) -> str:
+        """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
+        failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
+        if failed:
+            head = f"Not better than shuffling: {', '.join(failed)}."
+        elif self.comparisons:
+            head = "Better than shuffling."
+        else:
+            head = "Nothing to compare: the corpus is too small."
+        lines = [
+            f"- any {window}: "
+            + "; ".join(
+                f"{c.trait} mean {_times(c.mean, c.shuffled_mean)}, worst {_times(c.worst, c.shuffled_worst)}"
+                for c in self.comparisons
+                if c.window == window
+            )
+            for window in dict.fromkeys(c.window for c in self.comparisons)
+        ]
+        if lines:
+            head += (
+                " How far the share of a trait's value strays from the corpus's, as a multiple of shuffling's (below 1 "
+                "is better than shuffled, 0.5 is half as far):\n"
+            )
+        lines += [
+            f"- {trait} is held against the mix that can be had of its targets, which moves"
+            for trait in self.traits(moving=True)
+        ]
+        lines += [f"- not compared: {reason}" for reason in self.skipped]
+        lines += [
+            f"- shuffling is already good enough for any {window}: its worst one strays by at most "
+            f"{100 * GOOD_ENOUGH:g} percentage point"
+            for window in self.good_enough
+        ]
+        return "\n".join([head, *lines])
+
+
+def beats_shuffling(
+    ours: Windows,
+    shuffled: Windows,
+    traits: Iterable[str],
+    tokens: int,
+    *,
+    seams: tuple[Seams, Seams] | None = None,
+    moving: Collection[str] = (),
+) -> ShufflingCheck:
+    """Compare windows by name, the smallest first (which is that of a sequence), for the traits that are balanced.
+
+    ours, shuffled: window -> trait -> deviation, the latter the average over several shuffles. tokens: in the corpus.
+    seams: by trait, across the seam, ours and the shuffles'. moving: the traits whose mix moves.
+    """
+    comparisons, skipped, good_enough = [], [], []
+    balanced = list(traits)
+    sizes = {window: next(iter(of.values())).window_tokens for window, of in ours.items() if of}
+    smallest = min(sizes.values(), default=0)
+    compared: dict[
+        str, tuple[Mapping[str, WindowDeviation | Seam], Mapping[str, WindowDeviation | Seam], int]
+    ]
+    compared = {name: (ours[name], shuffled[name], size) for name, size in sizes.items()}
+    if seams and seams[0]:
+        compared[SEAM] = (*seams, next(iter(seams[0].values())).window_tokens)
+    for window, (mine, others, size) in compared.items():
+        if tokens < FITS * size:
+            skipped.append(f"{window}, since {size:,} tokens do not fit {FITS} times into {tokens:,}")
+            continue
+        made = [
+            Comparison(
+                window=window,
+                trait=trait,
+                mean=mine[trait].mean,
+                shuffled_mean=others[trait].mean,
+                worst=mine[trait].worst,
+                shuffled_worst=others[trait].worst,
+                moving=trait in moving,
+                passed=_passes(mine[trait], others[trait], size == smallest, window == SEAM),
+            )
+            for trait in balanced
+        ]
+        comparisons += made
+        larger = size != smallest and window != SEAM
+        if larger and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
+            good_enough.append(window)
+    return ShufflingCheck(tuple(comparisons), tuple(skipped), tuple(good_enough))
+
+
+def _passes(
+    ours: WindowDeviation | Seam, shuffled: WindowDeviation | Seam, smallest: bool, seam: bool
+) -> bool:
+    pairs = ((ours.mean, shuffled.mean), (ours.worst, shuffled.worst))
+    if seam:
+        return all(one <= other for one, other in pairs)
+    if smallest:
+        return ours.mean <= TOLERANCE * shuffled.mean
+    return all(one < other or one == other == 0 for one, other in pairs)
+
+
+def _times(ours: float, other: float) -> str:
+    if other == 0:
+        return "0 (both)" if ours == 0 else f"{ours:.3g} (shuffling: 0)"
+    return f"{ours / other:.3g}"

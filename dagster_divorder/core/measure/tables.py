@@ -1,0 +1,134 @@
+"""The figures of diversity_metrics as people read them: a table of all, one of a few, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster_divorder.core.measure import Diversity
+from dagster_divorder.core.measure.shuffling_check import SEAM
+from dagster_divorder.core.measure.stationarity import Stationarity
+from dagster_divorder.core.order.trait_targets import warnings_of
+
+SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
+"""What is shuffling's part where an order is ours."""
+ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
+
+Metrics = Mapping[str, Mapping[str, Any]]
+"""By order; see `stages.measure.diversity_metrics.load_metrics`."""
+
+
+def table_rows(measured: Mapping[str, Diversity], metrics: Metrics) -> list[dict[str, Any]]:
+    """A row a measure (trait, window, measure), a column an order; None in a column that has no such measure."""
+    rows: list[dict[str, Any]] = []
+    for of_orders in zip(*(measured[name].rows() for name in ORDERS), strict=True):
+        values = {name: float(row["value"]) for name, row in zip(ORDERS, of_orders, strict=True)}
+        rows.append({name: of_orders[0][name] for name in ("trait", "window", "measure")} | values)
+
+    def add_ours(trait: str, window: str, measure: str, *path: str | int) -> None:
+        columns = {name: _at(metrics[name], path) if name in SHUFFLED else None for name in ORDERS}
+        rows.append({"trait": trait, "window": window, "measure": measure, **columns})
+
+    for trait in measured["curated"].batch_tv:
+        add_ours(trait, "batch", "shuffled_batches_worse", "shuffled_batches_worse", trait)
+        for window, name in (("prefix", "cumulative"), ("batch", "batch")):
+            for measure in ("mean", "worst", "shuffled_mean", "shuffled_least", "better"):
+                add_ours(trait, window, f"error_{measure}", "trait_errors", trait, name, measure)
+    for trait, figures in metrics["sequences"]["targets"].items():
+        for window in ("batch", "hundredth"):
+            if not figures[window]["slices"]:
+                continue
+            for at, value in enumerate(figures["values"]):
+                for off in ("off_asked", "off_achievable"):
+                    for measure in ("largest", "mean"):
+                        path = ("targets", trait, window, off, measure, at)
+                        add_ours(f"{trait}: {value}", window, f"{off}_{measure}", *path)
+    return rows
+
+
+def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        figures = figures[key]
+    return figures
+
+
+def findings(metrics: Metrics) -> list[str]:
+    """What a summary says of the sequences beside its table: errors of each trait, the seam, targets, warnings."""
+    ours, shuffled = metrics["sequences"], metrics["sequences_random"]
+    found = []
+    for trait, of in ours["trait_errors"].items():
+        closer = [
+            f"{_share(one)} {one['steps']:,} {unit}"
+            for one, unit in ((of["cumulative"], "steps"), (of["batch"], "batches"))
+            if one["steps"]
+        ]
+        if closer:
+            found.append(
+                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}"
+            )
+    for trait, of in ours["seam"].items():
+        if ours["tokens"] > of["window_tokens"]:
+            worst, other = (100 * one["worst"] for one in (of, shuffled["seam"][trait]))
+            found.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
+    for trait, of in ours["targets"].items():
+        if not of["hundredth"]["slices"]:
+            continue
+        asked, had = (of["hundredth"][off] for off in ("off_asked", "off_achievable"))
+        found += [
+            f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from what can be had, "
+            f"{100 * asked['mean'][at]:.2f} from what was asked"
+            for at, value in enumerate(of["values"])
+        ]
+    return found + warnings_of(ours["targets"])
+
+
+def _share(compared: Mapping[str, Any]) -> str:
+    return "all" if compared["always"] else f"{compared['better']:.1%} of"
+
+
+def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
+    """The table people read first: a row an order (of ORDERS)."""
+    return [summary_row(name, metrics[name]) for name in ORDERS]
+
+
+def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an order that differ most between orders; None where nothing can be told."""
+    batch = figures["batch_shares"]["cluster"]
+    # A corpus smaller than a batch is one window, which deviates from itself by nothing.
+    enough = batch["windows"] > 0 and not batch["partial"]
+    return {
+        "order": order,
+        "distinct clusters a sequence": figures["split"]["mean"],
+        "fewest": figures["split"]["min"],
+        "batch TV, clusters": batch["mean_tv"] if enough else None,
+        "worst batch TV, clusters": batch["max_tv"] if enough else None,
+        "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"] if enough else None,
+        **{
+            f"batch TV of {trait}": of["mean_tv"] if enough else None
+            for trait, of in figures["batch_shares"].items()
+            if trait != "cluster"
+        },
+        "mean prefix deviation, tokens": figures["prefix"]["mean"],
+        "every cluster seen after": figures["coverage"],
+    }
+
+
+def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
+    """How many features drift; the largest rank correlation of position with any feature, and over the features of
+    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
+    multiples of shuffling's. None of too few sequences."""
+    features = drift.features if drift else ()
+    measures = [of.measures for of in features]
+
+    def times(name: str) -> list[float]:
+        found = [of[name] for of in measures if name in of]
+        return [of.value / of.shuffled for of in found if of.shuffled]
+
+    ranks = [of["rank"].value for of in measures if "rank" in of]
+    tenths, batches = times("tenths"), times("batch")
+    return {
+        "features that drift": sum(of.drifts for of in features) if features else None,
+        "rank correlation, largest": max(ranks, default=None),
+        "farthest tenth, times shuffled": max(tenths, default=None),
+        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
+    }

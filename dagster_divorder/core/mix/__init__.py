@@ -1,0 +1,1 @@
+"""What is trained on and how often: held-out documents, mixes, subsets."""

@@ -1,0 +1,383 @@
+"""How often each record stands in the training stream: the plan of a mix, and whole records that realise it.
+
+Letters: N records, K values of the trait that is mixed (sources, say), T planned tokens, R epochs at most.
+
+A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of what there is of it:
+
+- `natural`: s_k ~ size_k, the corpus as it is.
+- `temperature`: s_k ~ size_k ** exponent; `sqrt` is the exponent 0.5. Small values gain as it falls.
+- `unimax`: equal tokens for all, but for values that would take more than R epochs, which get R; what they leave is
+  dealt equally to the others.
+- a table: the shares themselves. Values that are not named get nothing.
+
+With w_k the weights and c_k = R size_k, all of them are min(c_k, level w_k), level such that the sum is T; w_k = 1 for
+`unimax`. The others are refused where a c_k counts, and the message gives that mix, the nearest that can be reached.
+
+Records are whole: all of a value stand floor(epochs) times in the stream, and those of a part of it once more. What is
+consumed stands as often as it was read, and counts first.
+Guarantee: that part is within half of the shortest record left out of it of what is planned. Where that is more than
+CLOSE of it, as with books that are much of a value, the longest records are decided first, such that the others can
+fill the rest; then the part is as near from below as whole records come, or within CLOSE.
+Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
+Sources: temperature, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
+up: the same result; roll-over, On Shuffling Tokens (TokenShard).
+Known weakness: a value of a few long records cannot always follow its plan; `realised` says what it gets. Books that
+fill up a share are in whatever their topics are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.mix.first_fit import first_fit
+from dagster_divorder.errors import InputError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+RULES = ("natural", "sqrt", "temperature", "unimax")
+
+SUM_TOLERANCE = 1e-6
+"""A table's shares that sum to 1 within this are taken as they are, and a share this part above its limit is cut."""
+
+MOST_NAMED = 20
+"""Values named in a message."""
+
+CLOSE = 0.005
+"""Part of the tokens wanted of a value by which records may miss them before the longest are decided first: shares are
+nearer, and fewer records are chosen along the order, as it falls."""
+
+SUMS, MOST_LONG = 1 << 18, 200
+"""Units in which sums of long records are told apart, and such records beside those of the first choice, at most."""
+
+ODD = np.uint64(0x9E3779B97F4A7C15)
+"""A factor that spreads the bits of numbers over all of 64."""
+
+
+@dataclass(frozen=True, eq=False)
+class MixPlan:
+    """names: the K values of the trait. By value: sizes int64 (K,), tokens there are; shares float64 (K,), planned, sum
+    1; tokens int64 (K,), planned, their sum is the total; epochs float64 (K,), tokens / sizes, 1 for a value without
+    tokens that a rule leaves in. normalised: whether shares were given that did not sum to 1.
+    """
+
+    names: tuple[str, ...]
+    sizes: Ints
+    shares: Floats
+    tokens: Ints
+    epochs: Floats
+    normalised: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Realised:
+    """What whole records make of a plan, by value. records, int64 (K,): those that stand in the stream; unique_tokens
+    int64 (K,): theirs, each counted once; tokens int64 (K,): in the stream; epochs, shares float64 (K,): of these."""
+
+    records: Ints
+    unique_tokens: Ints
+    tokens: Ints
+    epochs: Floats
+    shares: Floats
+
+
+def plan_mix(
+    weights: str | Mapping[str, float],
+    sizes: Mapping[str, int],
+    *,
+    exponent: float = 0.5,
+    total_tokens: int | None = None,
+    max_repeats: float | None = None,
+) -> MixPlan:
+    """The tokens that the stream is to have of each value.
+
+    weights: one of RULES, or the share of each value that is to be in, >= 0; divided by their sum if that is not 1.
+    sizes: value -> tokens of what may be trained on. exponent: >= 0, of `temperature`. total_tokens: of the stream; by
+    default those of the values that are in. max_repeats: epochs of one value at most; by default as many as it takes.
+
+    Raises:
+        InputError: an argument cannot be used, or the mix not be reached within max_repeats.
+    """
+    names, held = tuple(sizes), np.array(list(sizes.values()), np.int64)
+    if not held.sum():
+        raise InputError(
+            "mixing.weights has nothing to mix: the records that may be trained on have no tokens"
+        )
+    if max_repeats is not None and not max_repeats > 0:
+        raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
+    if total_tokens is not None and total_tokens < 1:
+        raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
+    weight = _weights(weights, names, held, exponent, max_repeats)
+    normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
+    weight /= weight.max()  # the largest numbers have no sum
+    used = weight > 0
+    total = int(held[used].sum()) if total_tokens is None else total_tokens
+    most = np.minimum(held[used] * (np.inf if max_repeats is None else max_repeats), total)
+    planned = np.zeros(len(names))
+    planned[used] = _fill(weight[used], most, total)
+    # All in one proportion is the most that `unimax` can have.
+    proportion = held if weights == "unimax" else weight
+    wanted = total * proportion / proportion.sum()
+    out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
+    if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
+        raise InputError(_not_reached(names, held, wanted, planned, total, max_repeats))
+    tokens = np.floor(planned).astype(np.int64)
+    # Whole tokens by largest remainder; of quadrillions the floor may be a few too many.
+    short = total - int(tokens.sum())
+    tokens[np.argsort(tokens - planned, kind="stable")[: max(short, 0)]] += 1
+    tokens[planned.argmax()] += min(short, 0)
+    table = not isinstance(weights, str)
+    epochs = np.divide(tokens, held, out=np.full(len(names), 0.0 if table else 1.0), where=held > 0)
+    if epochs.max() >= np.iinfo(np.int32).max:
+        raise InputError(
+            f"mixing.total_tokens is {total}: {epochs.max():.3g} epochs of a value; expected fewer"
+        )
+    return MixPlan(names, held, planned / total, tokens, epochs, normalised)
+
+
+def times_of(
+    plan: MixPlan,
+    tokens: Ints,
+    codes: NDArray[np.integer],
+    order: Ints,
+    consumed: NDArray[np.integer] | None = None,
+) -> NDArray[np.int32]:
+    """How often each record stands in the stream, int32 (N,).
+
+    tokens: int64 (N,), of each record. codes: int (N,), its value, an index of plan.names. order: int64 (N,), the
+    records in an order of which every beginning is diverse: those that come first stand once more than others of their
+    value. consumed: int (N,), how often each record has been read; it stands as often at least, which counts first. A
+    record without tokens stands once if its value is in.
+
+    Raises:
+        InputError: the plan is so small that no record is chosen.
+    """
+    least = np.zeros(len(tokens), np.int32) if consumed is None else consumed.astype(np.int32)
+    times = least.copy()
+    by_value = order[np.argsort(codes[order], kind="stable")]
+    ends = np.cumsum(np.bincount(codes, minlength=len(plan.names)))
+    for value in np.flatnonzero(plan.tokens):
+        records = by_value[ends[value - 1] if value else 0 : ends[value]]
+        times[records] = _times(tokens[records], int(plan.tokens[value]), least[records])
+    without = tokens == 0
+    times[without] = np.maximum(least[without], (plan.epochs > 0)[codes[without]])
+    if not (times @ tokens.astype(np.float64)) > 0:
+        raise InputError(
+            f"mixing.total_tokens is {plan.tokens.sum()}, less than half of the shortest record of any value; expected "
+            "room for one at least"
+        )
+    return times
+
+
+def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[np.int32]:
+    """How often each of the records of a value, of `lengths` int64 (n,), stands so that they have `wanted` tokens, or
+    as nearly as can be, int32 (n,)."""
+    level = wanted // int(lengths.sum())
+    # What is consumed more often than that takes the room of others.
+    while level and np.maximum(consumed, level) @ lengths > wanted:
+        level -= 1
+    times = np.maximum(consumed, np.int32(level))
+    open_ = np.flatnonzero(consumed <= level)
+    if (left := wanted - int(times @ lengths)) > 0:
+        times[open_[_nearest(lengths[open_], left)]] += 1
+    return times
+
+
+def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
+    """Which of some records, of `lengths` int64 (n,), have `wanted` tokens or as nearly as can be, bool (n,): the first
+    that fit, and in the end the shortest that did not, if that is nearer. Where these miss more than CLOSE of it, the
+    longest are decided first."""
+    chosen = first_fit(lengths, wanted)
+    off = _add_the_shortest(chosen, lengths, wanted)
+    if off > CLOSE * wanted and wanted < lengths.sum():
+        other = _longest_first(lengths, wanted, chosen)
+        if _add_the_shortest(other, lengths, wanted) < off:
+            return other
+    return chosen
+
+
+def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> int:
+    """How far the chosen ones are off, with the shortest of the others among them if they are nearer then."""
+    short = wanted - int(lengths.sum(where=chosen))
+    if chosen.all() or short <= 0:
+        return abs(short)
+    shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
+    chosen[shortest] = lengths[shortest] < 2 * short
+    return abs(wanted - int(lengths.sum(where=chosen)))
+
+
+def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """As `_nearest`, records longer than CLOSE of what is wanted decided from the longest on: each stays as it is in
+    `chosen` where the shorter ones can still fill the rest, and else is changed. The others are chosen anew.
+
+    Sums that long records can have are sets of bits, of SUMS units at most; a length counts as the next whole unit.
+    """
+    is_long = lengths > CLOSE * wanted
+    left_out = np.flatnonzero(is_long & ~chosen & (lengths <= wanted))[:MOST_LONG]
+    undecided = np.concatenate([np.flatnonzero(is_long & chosen), left_out])
+    undecided = undecided[np.argsort(lengths[undecided], kind="stable")]
+    unit = -(-wanted // SUMS)
+    sizes, left = (-(-lengths[undecided] // unit)).tolist(), wanted // unit
+    filled = int(lengths.sum(where=~is_long)) // unit
+    sums = [1]
+    for size in sizes:
+        sums.append((sums[-1] | sums[-1] << size) & (1 << left + 1) - 1)
+    left = min(left, sums[-1].bit_length() - 1 + filled)
+
+    def can_be_filled(left: int, number: int) -> bool:
+        """By the first of them, and by short ones, which fill up to `filled`."""
+        least = max(0, left - filled)
+        return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
+
+    out, budget = np.zeros(len(lengths), bool), wanted
+    for number, record in reversed(list(enumerate(undecided.tolist()))):
+        out[record] = can_be_filled(left - sizes[number], number) and (
+            bool(chosen[record]) or not can_be_filled(left, number)
+        )
+        left -= sizes[number] * int(out[record])
+        budget -= int(lengths[record]) * int(out[record])
+    others = np.flatnonzero(~is_long)
+    out[others[first_fit(lengths[others], budget)]] = True
+    return out
+
+
+def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDArray[np.integer]) -> Realised:
+    """What the stream has of each value. tokens, codes: as for `times_of`; times: int (N,), how often records stand."""
+    values, used = len(plan.names), times > 0
+
+    def sums(of: NDArray[Any]) -> Ints:
+        return np.bincount(codes, weights=of, minlength=values).astype(np.int64)
+
+    stream = sums(tokens * times.astype(np.int64))
+    return Realised(
+        records=sums(used),
+        unique_tokens=sums(tokens * used),
+        tokens=stream,
+        epochs=np.divide(stream, plan.sizes, out=np.zeros(values), where=plan.sizes > 0),
+        shares=stream / max(1, int(stream.sum())),
+    )
+
+
+def _weights(
+    weights: str | Mapping[str, float],
+    names: tuple[str, ...],
+    sizes: Ints,
+    exponent: float,
+    max_repeats: float | None,
+) -> Floats:
+    """In what proportion the values share the tokens, float64 (K,); 0 for those that are out."""
+    if isinstance(weights, str):
+        if weights not in RULES:
+            raise InputError(f"mixing.weights is {weights!r}; expected one of {', '.join(RULES)}, or a table")
+        if weights == "unimax" and max_repeats is None:
+            raise InputError(
+                "mixing.weights is 'unimax', and mixing.max_repeats is not set; expected the epochs of one value at "
+                "most: set it, 4 for example"
+            )
+        if weights == "temperature" and not (math.isfinite(exponent) and exponent >= 0):
+            raise InputError(f"mixing.exponent is {exponent}; expected 0 or more")
+        power = {"natural": 1.0, "sqrt": 0.5, "temperature": exponent, "unimax": 0.0}[weights]
+        return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
+    for name, share in weights.items():
+        if name not in names:
+            raise InputError(
+                f"mixing.weights names {name!r}, which no record has; expected some of {_some(names)}"
+            )
+        if not (math.isfinite(share) and share >= 0):
+            raise InputError(f"mixing.weights gives {name!r} a share of {share}; expected 0 or more")
+        if share > 0 and not sizes[names.index(name)]:
+            raise InputError(
+                f"mixing.weights names {name!r}, of which no record that may be trained on has tokens; expected some "
+                f"of {_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
+            )
+    if not any(weights.values()):
+        raise InputError("mixing.weights gives nothing a share; expected one above 0")
+    return np.array([weights.get(name, 0.0) for name in names], np.float64)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    further = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(map(repr, sorted(names)[:MOST_NAMED])) + further
+
+
+def _fill(weights: Floats, most: Floats, total: float) -> Floats:
+    """min(most, level * weights), float64 (K,), with a level at which the sum is the total, or `most` if that is less.
+
+    weights: above 0.
+    """
+    by_level = np.argsort(most / weights, kind="stable")
+    exhausted = np.cumsum(most[by_level]) - most[by_level]
+    behind = np.cumsum(weights[by_level][::-1])[::-1]
+    # Level k is the one if the values before k are exhausted at it, and no others.
+    levels = (total - exhausted) / behind
+    enough = np.flatnonzero(levels * weights[by_level] <= most[by_level])
+    return most if not enough.size else np.minimum(most, levels[enough[0]] * weights)
+
+
+def _not_reached(
+    names: tuple[str, ...], sizes: Ints, wanted: Floats, nearest: Floats, total: int, max_repeats: float
+) -> str:
+    """What to say of a mix that takes more than max_repeats epochs of a value."""
+    epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
+    worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
+    too_many = ", ".join(
+        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
+        for k in worst
+        if epochs[k] > max_repeats
+    )
+    reached = int(total * max_repeats / epochs.max())
+    most = int((sizes[wanted > 0] * max_repeats).sum())
+    remedy = (
+        f"set mixing.max_repeats to {math.ceil(epochs.max())}, or mixing.total_tokens to {reached} or less"
+    )
+    if most < total:
+        near = f"No mix of these values can: they have {most:,} tokens within it"
+    else:
+        shares = {
+            name: float(f"{tokens / total:.9g}")
+            for name, tokens in zip(names, nearest, strict=True)
+            if tokens
+        }
+        table = ", ".join(
+            f"{json.dumps(name, ensure_ascii=False)} = {share}" for name, share in shares.items()
+        )
+        near = f"The nearest that can: weights = {{ {table} }}"
+    return (
+        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would take "
+        f"{too_many or 'more'}. {near}; or {remedy}"
+    )
+
+
+def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:
+    """An order of N records, int64 (N,): those of a value of the first trait stand together, and every beginning of
+    them is an even part of them in the other traits, the second first.
+
+    values: of each trait, uint64 (N,), numbers of its values, spread over all of their bits, such as hashes of names.
+    draws: uint64 (N,), a random number of each record. Records of equal values go by their draws; those of one value
+    stand evenly apart among those of the value before it, from a place on that these values draw. So added records move
+    few others, and the order in which records are given decides nothing.
+    """
+    order = np.lexsort([draws, *reversed(values)])
+    first, path = np.zeros(len(order), bool), np.zeros(len(order), np.uint64)
+    levels: list[tuple[Ints, Floats]] = []
+    for value in values:
+        ordered = value[order]
+        first = first | np.append(True, ordered[1:] != ordered[:-1])[: len(order)]
+        path = (path ^ ordered) * ODD
+        path ^= path >> np.uint64(32)
+        begins = np.flatnonzero(first)
+        levels.append((begins, (path[begins] >> np.uint64(11)) / 2.0**53))
+    for (begins, place), (outer, _) in pairwise(reversed(levels)):
+        sizes = np.diff(begins, append=len(order))
+        turn = np.arange(len(order)) - begins.repeat(sizes)
+        outer_number = np.arange(len(outer)).repeat(np.diff(outer, append=len(order)))
+        order = order[np.lexsort([(turn + place.repeat(sizes)) / sizes.repeat(sizes), outer_number])]
+    return order

@@ -1,0 +1,169 @@
+"""Which documents to train on: jointly for quality and for the diversity of what is chosen (Spokes), and baselines.
+
+Letters: N vectors, D dims, n candidates among them, by `rows` int64 (n,), T steps. Vectors are of length 1 (or zero).
+
+Spokes seeks the weights w >= 0, sum 1, that maximise
+    alpha ln Q(w) + (1 - alpha) ln Vendi(w),  Q(w) = sum_i w_i q_i,
+by exponentiated gradient: w_i <- w_i exp(rate dL/dw_i), over their sum, with
+    d ln Q / dw_i = q_i / Q(w),  d ln Vendi / dw_i = -z_i' (ln G) z_i - 1,  G = sum_i w_i z_i z_i'.
+What is chosen are those of the largest weights. A weight is a product over all steps, so that its rank tells how much
+the vector added along the whole way; the optimum itself rests on few of them (D (D + 1) / 2 at most).
+
+Guarantee: the same bytes whatever the number of threads. With alpha = 0 and a rate of up to 1 no step lowers the
+objective, and it is within ln(n) / (rate T) of its maximum after T: Vendi's entropy is 1-smooth relative to that of the
+weights, as no channel increases a relative entropy (the algorithm of Blahut and Arimoto for a quantum channel).
+Cost: 3 N D^2 multiplications and D^3 a step: a pass updates weights and sums up the next Gram matrix. Vectors are read
+in blocks; 50 bytes a candidate.
+Sources: Spokes: Optimizing for Diverse Pretraining Data Selection (2026); SemDeDup (Abbas et al. 2023); Nagaoka 1998
+(the channel). Known weakness: what is chosen is a cut of the weights, not the optimum of any set of that size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.measure.vendi import (
+    TINIEST,
+    Floats,
+    Rows,
+    Vectors,
+    each_block,
+    entropy,
+    gram,
+    spectrum,
+    sum_products,
+)
+from dagster_divorder.core.mix.first_fit import first_fit
+from dagster_divorder.core.topics.cluster import assign, fit
+from dagster_divorder.errors import InputError
+
+CLUSTER = 1024
+"""Documents a cluster in which SemDeDup compares all pairs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """weights float64 (n,), sum 1; the objective at the start and after each step, float64 (steps + 1,)."""
+
+    weights: Floats
+    objective: Floats
+
+
+def log_root(values: Floats, axes: Floats) -> NDArray[np.float32]:
+    """B (D, D) such that |z B|^2 = -z' (ln G) z, for the `spectrum` of G."""
+    return (axes * np.sqrt(-np.log(np.clip(values, TINIEST, 1.0)))).astype(np.float32)
+
+
+def diversity_gradient(block: NDArray[np.float32], root: NDArray[np.float32]) -> Floats:
+    """d ln Vendi / dw of vectors (n, D), float64 (n,), by `log_root`."""
+    image = block @ root
+    return np.einsum("nd,nd->n", image, image).astype(np.float64) - 1.0
+
+
+def spokes(
+    vectors: Vectors,
+    rows: Rows,
+    quality: Floats | None = None,
+    *,
+    alpha: float = 0.0,
+    steps: int = 20,
+    rate: float = 1.0,
+    tolerance: float = 1e-4,
+    start: Floats | None = None,
+) -> Optimum:
+    """Weights of candidates, `rows` int64 (n,) of vectors (N, D).
+
+    Ends after so many steps, or when the objective changes by no more than `tolerance`. quality: float64 (n,), at
+    least 0; start: positive weights float64 (n,), by default all the same.
+
+    Raises:
+        InputError: no candidate; alpha without quality; a quality that is negative or not finite, or none above 0.
+    """
+    if not len(rows):
+        raise InputError("there is no vector to choose from; expected one at least")
+    if quality is None:
+        if alpha:
+            raise InputError(
+                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality of each"
+            )
+        quality = np.ones(len(rows))
+    if not (np.isfinite(quality).all() and quality.min() >= 0 and quality.max() > 0):
+        raise InputError(
+            "quality holds negative or missing numbers, or zeros alone; expected finite ones from 0 on"
+        )
+    # Of mean 1, so that products with them stay well within float32.
+    weights = np.ones(len(rows)) if start is None else start * (len(rows) / start.sum())
+    values, axes = spectrum(gram(vectors, rows, weights))
+    objective = [_objective(values, weights, quality, alpha)]
+    for _ in range(steps):
+        # The mean of the gradient under the weights; beside it no exponent grows out of float64.
+        level = alpha + (1 - alpha) * (entropy(values) - 1.0)
+        mean = float(weights @ quality) / len(rows)
+        step = _Step(weights, quality / mean, log_root(values, axes), alpha, rate, level)
+        values, axes = spectrum(sum_products(vectors, rows, step))
+        weights *= len(rows) / weights.sum()
+        objective.append(_objective(values, weights, quality, alpha))
+        if abs(objective[-1] - objective[-2]) <= tolerance:
+            break
+    return Optimum(weights / len(rows), np.array(objective))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Step:
+    """Updates the weights of a block, in place, and weighs its vectors for the Gram matrix to come. quality: of each
+    candidate over its mean; level: what is taken off the gradient."""
+
+    weights: Floats
+    quality: Floats
+    root: NDArray[np.float32]
+    alpha: float
+    rate: float
+    level: float
+
+    def __call__(self, part: slice, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        uphill = self.alpha * self.quality[part] + (1 - self.alpha) * diversity_gradient(block, self.root)
+        self.weights[part] *= np.exp(self.rate * (uphill - self.level))
+        return block * np.sqrt(self.weights[part], dtype=np.float32)[:, None]
+
+
+def _objective(values: Floats, weights: Floats, quality: Floats, alpha: float) -> float:
+    gain = alpha * float(np.log(weights @ quality / len(weights))) if alpha else 0.0
+    return gain + (1 - alpha) * entropy(values)
+
+
+def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
+    """How far each candidate is from those before it in its cluster, the cosine distance to the nearest; float64 (n,),
+    2 where none is before it.
+
+    Those of k-means clusters of some CLUSTER documents go from the farthest from their centroid to the nearest, as
+    SemDeDup has it. Those above eps are what is left of its removal with that eps; the largest n of them are what is
+    left where eps is chosen so that n are.
+    """
+    clusters = max(1, len(rows) // CLUSTER)
+    sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[: 256 * clusters])
+    fitted = fit(vectors[rows[sample]].astype(np.float32, copy=False), clusters, seed=seed, centre=False)
+    parts = list(each_block(vectors, rows, lambda part, block: assign(block, fitted)))
+    labels, distances = (np.concatenate(of) for of in zip(*parts, strict=True))
+    apart = np.full(len(rows), 2.0)
+    for label in range(len(fitted.centroids)):
+        members = np.flatnonzero(labels == label)
+        members = members[np.argsort(-distances[members], kind="stable")]
+        points = vectors[rows[members]].astype(np.float32, copy=False)
+        for first in range(0, len(members), CLUSTER):
+            block = slice(first, first + CLUSTER)
+            near = points[block] @ points[: first + CLUSTER].T
+            before = np.arange(near.shape[1]) < np.arange(first, first + len(near))[:, None]
+            apart[members[block]] = 1.0 - np.max(near, axis=1, where=before, initial=-1.0)
+    return apart
+
+
+def choose(scores: Floats, sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
+    """Those of the largest scores (n,) whose sizes (n,), from 0 on, come to the budget, bool (n,): of equal scores the
+    first; one that is too large for what is left is passed over (`first_fit`)."""
+    order = np.argsort(-scores, kind="stable")
+    chosen = np.zeros(len(scores), bool)
+    chosen[order] = first_fit(sizes[order], budget)
+    return chosen

@@ -1,0 +1,1 @@
+"""Clusters of vectors: fitted, counted, compared, named and drawn."""

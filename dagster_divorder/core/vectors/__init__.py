@@ -1,0 +1,1 @@
+"""Vectors of tokens, texts and documents: made, pooled, scaled and projected."""

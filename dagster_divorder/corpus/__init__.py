@@ -1,0 +1,1 @@
+"""The input: files are found, read, parsed and stored as records and documents."""

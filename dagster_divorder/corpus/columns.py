@@ -1,0 +1,166 @@
+"""Fields of records as columns: a trait or the source of every record, from the stored records.
+
+A field is named as `core.fields` says.
+
+A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
+numbers of a fragment, or of a deleted record, would make the column depend on how the corpus came to be what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_divorder.core.arrow import is_text, number_array, text_array
+from dagster_divorder.core.fields import column_at, value_at
+from dagster_divorder.core.order.traits import as_category, number_text
+from dagster_divorder.corpus.json_records import parse, with_exact_integers
+from dagster_divorder.errors import InputError
+
+ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
+"""Columns of `extract_ids`."""
+
+_JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
+"""A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
+
+
+def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
+    """Columns of record content; a record that lacks a field has null there.
+
+    JSONL values are stored as `settle` reads them; Parquet columns keep their type.
+
+    Raises:
+        InputError: several Parquet columns have one of the names.
+    """
+    if pa.types.is_struct(content.type):
+        table = pa.Table.from_struct_array(content)
+        columns = {field: column_at(table, field) for field in fields}
+        missing = pa.nulls(table.num_rows)
+        return pa.table({f: missing if column is None else column for f, column in columns.items()})
+    records = [parse(line) for line in content.to_pylist()]
+    return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
+
+
+def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
+    """The sources of the records of one of several inputs, of one type whatever the input's: as `extract` has values of
+    lines, or of rows as text; a `constant` in place of the column.
+
+    Raises:
+        InputError: the column holds neither texts, whole numbers nor booleans.
+    """
+    if not pa.types.is_struct(content.type):
+        return column if constant is None else pa.chunked_array([_column([constant] * len(content))])
+    if constant is not None:
+        return pa.chunked_array([text_array([constant] * len(content))])
+    found = as_category(
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    )
+    of = found.type
+    if not (is_text(of) or pa.types.is_integer(of) or pa.types.is_boolean(of) or pa.types.is_null(of)):
+        raise InputError(
+            f"the source of one of several inputs is a column of {of}; expected texts, whole numbers or booleans"
+        )
+    return found.cast(pa.large_string())
+
+
+def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
+    """Ids that record content has in a field, a row a record: `number` int64 or `text` (of larger numbers too), neither
+    where the field holds no id (see `as_id`).
+
+    Raises:
+        InputError: several Parquet columns have this name.
+    """
+    if pa.types.is_struct(content.type):
+        ids = [as_id(value) for value in extract(content, [field]).column(0).to_pylist()]
+    else:
+        ids = [id_of(line, field) for line in content.to_pylist()]
+    numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
+    texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
+    return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
+
+
+def id_of(line: bytes, field: str) -> int | str | None:
+    """The id that a JSON record has in a field, as `as_id` gives it, every digit kept.
+
+    Raises:
+        orjson.JSONDecodeError: the line is no JSON.
+    """
+    record = parse(line)
+    if not isinstance(record, dict):
+        return None
+    value = value_at(record, field)
+    if isinstance(value, float):
+        # It may be a whole number that a float cannot hold.
+        value = value_at(parse(with_exact_integers(line)), field)
+    return as_id(value)
+
+
+def as_id(value: Any) -> int | str | None:
+    """A value of a record as its id: a string, a whole number (also a decimal one), a UUID as it is written, bytes as
+    the text that they are, or else in hex. None for any other."""
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            if (text := value.decode()).isprintable():
+                return text
+        return value.hex()
+    if isinstance(value, Decimal):
+        # One with decimal places is no whole number, whatever they are: in one column all have as many.
+        return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
+    if isinstance(value, UUID):
+        return str(value)
+    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+
+
+def may_hold_ids(kind: pa.DataType) -> bool:
+    """Whether `as_id` makes ids of the values of an Arrow type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return whole or binary or is_text(kind)
+
+
+def _column(values: list[Any]) -> pa.Array:
+    is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
+    numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
+    texts = [None if number else _as_text(value) for value, number in zip(values, is_number, strict=True)]
+    parts = [number_array(numbers, np.float64), text_array(texts)]
+    return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        # orjson reads 1,024 levels and writes 254. As a category, one name does for all that lies deeper.
+        return "(nested too deeply)"
+
+
+def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of some records: numbers where all are, else text, numbers among it in their shortest form."""
+    if column.type != _JSON_VALUE:
+        return column
+    return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
+
+
+def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of which each is a number, a text, or neither: numbers where all are, else text, numbers among it in their
+    shortest form, whole ones with all digits."""
+    if text.null_count == len(text):
+        return number
+    return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))
+
+
+def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Parts of one column as one."""
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)

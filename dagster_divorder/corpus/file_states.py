@@ -1,0 +1,329 @@
+"""What was read of each input file, so that the next run reads only what was added.
+
+A file's state is its *prefix*, the bytes up to the end of the last whole line (of a compressed or Parquet file, all of
+them), hashed in chunks of `CHUNK_BYTES`, and what came of them: a range of the view's positions and of the rejects. A
+file whose prefix is unchanged goes on where it ended, under whatever name it has. Of a file at a URL the state also
+holds the tag: a file that still has it is unchanged, and is not read again. (An object that has grown has another tag:
+its prefix is hashed, as that of any file. Of a compressed or Parquet file at a URL the tag is all that is kept.)
+
+Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any other byte is noticed. In a larger one
+the first chunk of a file, its last two, and one in so many that some `SAMPLES` are hashed in all: noticed are
+truncation, replacement, and every edit that moves what is behind it. Sizes only rule out; times are not looked at.
+Cost: hashing (BLAKE3) at the speed of the disk; 16 bytes a chunk in the store.
+Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between the samples is not noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import IO, Any, Literal, Self
+
+import numpy as np
+import orjson
+from blake3 import blake3
+
+from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.ids import ID_BYTES
+from dagster_divorder.store.sources import RemoteFile, Source, identity
+
+Recognition = Literal["whole", "tail and samples", "tags", "rescan"]
+"""How what was read before was recognised: by hashes, or by the tags of files at URLs alone; "rescan" where none of it
+was."""
+
+FOLDER = "readings"
+CHUNK_BYTES = 1 << 20
+WHOLE_BYTES = 10 << 30
+SAMPLES = 1024
+_HEAD_BYTES = 64 << 10
+_COLUMNS = ("size", "lines", "first", "last", "first_reject", "last_reject", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The prefix of one file: `size` bytes, `lines` lines, and what came of them.
+
+    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. Accepted were the input positions
+    [first, last), which `multiset` sums up; the `refused` ones are bytes [first_reject, last_reject) of the rejects.
+    """
+
+    path: str
+    size: int
+    lines: int
+    head: bytes
+    chunks: bytes
+    first: int = 0
+    last: int = 0
+    first_reject: int = 0
+    last_reject: int = 0
+    refused: int = 0
+    multiset: Multiset = field(default_factory=Multiset)
+    tag: str = ""
+    shape: int = 0
+    """`Shape.key` of its input."""
+
+    @classmethod
+    def of_tag(cls, file: RemoteFile) -> FileState:
+        """All of a file at a URL, by its tag; no hash in it is that of anything."""
+        chunks = bytes(ID_BYTES * -(-file.size // CHUNK_BYTES))
+        return cls(file.url, file.size, 0, bytes(ID_BYTES), chunks, tag=file.tag)
+
+
+class PrefixHashes:
+    """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
+
+    begin = 0
+
+    def __init__(self) -> None:
+        self.size = self.lines = 0
+        self._closed = bytearray()
+        self._open = blake3()
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take in the bytes that follow."""
+        view = memoryview(data)
+        while len(view):
+            part = view[: CHUNK_BYTES - self.size % CHUNK_BYTES]
+            view = view[len(part) :]
+            self._open.update(part)
+            self.size += len(part)
+            if self.size % CHUNK_BYTES == 0:
+                self._closed += self._open.digest(ID_BYTES)
+                self._open.reset()
+
+    def end_lines(self, data: bytes, lines: int) -> None:
+        """Take in so many lines that follow, the last one without its line feed."""
+        self.update(data)
+        self.update(b"\n")
+        self.lines += lines
+
+    def copy(self) -> Self:
+        """The same state, to grow apart from it."""
+        other = copy.copy(self)
+        other._closed, other._open = bytearray(self._closed), self._open.copy()
+        return other
+
+    def become(self, other: Self) -> None:
+        """Take the state of another prefix."""
+        vars(self).update(vars(other.copy()))
+
+    def append(self, stretch: Stretch) -> None:
+        """Take in the lines that follow, as another process read them."""
+        self.update(stretch.head)
+        self._closed += stretch.chunks
+        self.size += len(stretch.chunks) // ID_BYTES * CHUNK_BYTES
+        self.update(stretch.tail)
+        self.lines += stretch.lines
+
+    @property
+    def chunks(self) -> bytes:
+        """The 16-byte hash of each chunk, the last one being what there is of it."""
+        return bytes(self._closed) + (self._open.digest(ID_BYTES) if self.size % CHUNK_BYTES else b"")
+
+    @classmethod
+    def unchanged(cls, file: IO[bytes], state: FileState, numbers: Iterable[int]) -> PrefixHashes | None:
+        """The prefix of an open file if it is still the one that was read, going by the chunks of these numbers.
+
+        The last chunk is always looked at, first of all.
+        """
+        if file.seek(0, os.SEEK_END) < state.size:
+            return None
+        last = -(-state.size // CHUNK_BYTES) - 1
+        buffer = bytearray(CHUNK_BYTES)
+        tail = b""
+        for number in (last, *(number for number in numbers if number != last)):
+            at = number * CHUNK_BYTES
+            chunk = memoryview(buffer)[: min(CHUNK_BYTES, state.size - at)]
+            if not _fill(file, chunk, at):
+                return None
+            expected = state.chunks[ID_BYTES * number : ID_BYTES * (number + 1)]
+            if blake3(chunk).digest(ID_BYTES) != expected:
+                return None
+            if number == last:
+                tail = bytes(chunk)
+        prefix = cls()
+        prefix.size, prefix.lines = last * CHUNK_BYTES, state.lines
+        prefix._closed = bytearray(state.chunks[: ID_BYTES * last])
+        prefix.update(tail)
+        return prefix
+
+    @classmethod
+    def of_all(cls, file: IO[bytes]) -> PrefixHashes:
+        """The prefix that is all of an open file."""
+        prefix = cls()
+        file.seek(0)
+        while data := file.read(CHUNK_BYTES):
+            prefix.update(data)
+        return prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive lines of a file, from byte `begin` on: so many `lines`, the hashes of the `chunks` that lie in them
+    whole, and their bytes before (`head`) and behind (`tail`) those chunks."""
+
+    begin: int
+    lines: int
+    head: bytes
+    chunks: bytes
+    tail: bytes
+
+
+class StretchHashes(PrefixHashes):
+    """The hashes of a file's bytes [begin, size), and the number of `lines` in them; it grows."""
+
+    def __init__(self, begin: int) -> None:
+        super().__init__()
+        self.begin = self.size = begin
+        self._edge = begin + -begin % CHUNK_BYTES
+        self._head = self._tail = b""
+
+    def update(self, data: bytes | memoryview) -> None:
+        before = max(0, self._edge - self.size)
+        if before:
+            self._head += data[:before]
+            self.size += len(data[:before])
+            data = data[before:]
+        super().update(data)
+        # Of the chunk that is open.
+        size = self.size % CHUNK_BYTES if self.size > self._edge else 0
+        self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
+
+    @property
+    def stretch(self) -> Stretch:
+        """What is known of these lines, for other processes."""
+        return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
+
+
+def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
+    """Read bytes at an offset; False where the file ends before."""
+    file.seek(at)
+    while len(into):
+        taken: int = file.readinto(into)  # type: ignore[attr-defined]
+        if not taken:
+            return False
+        into = into[taken:]
+    return True
+
+
+class KnownFiles:
+    """The file states of the last run, to be found by a file's name or, if that is another one, by its first line."""
+
+    def __init__(self, states: Sequence[FileState], corpus_bytes: int) -> None:
+        self.way: Recognition = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
+        chunks = sum(len(state.chunks) // ID_BYTES for state in states)
+        self._step = 1 if self.way == "whole" else max(1, -(-chunks // SAMPLES))
+        self._by_path = {state.path: state for state in states}
+        self._by_head: dict[bytes, list[FileState]] = {}
+        for state in sorted(states, key=lambda state: -state.size):
+            self._by_head.setdefault(state.head, []).append(state)
+
+    def bytes_of(self, files: Iterable[Source]) -> int:
+        """How many bytes were read of files of these names."""
+        return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
+
+    def tagged(self, file: Source) -> FileState | None:
+        """The state that is all of a file at a URL which still has the tag that it had."""
+        state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
+        return state if state and (state.size, state.tag) == identity(file) else None
+
+    def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
+        """The state of the longest prefix that this open file, which has a `tag` at a URL, begins with, and its hashes,
+        to go on from."""
+        for state in self._candidates(file, path):
+            numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
+            if prefix := PrefixHashes.unchanged(file, state, numbers):
+                return state, prefix
+        return None
+
+    def same(self, file: IO[bytes], path: str, prefix: PrefixHashes) -> FileState | None:
+        """The state that is all of this open file, whose hashes are given."""
+        chunks = prefix.chunks
+        for state in self._candidates(file, path):
+            if (state.size, state.chunks) == (prefix.size, chunks):
+                return state
+        return None
+
+    def _candidates(self, file: IO[bytes], path: str) -> Iterator[FileState]:
+        named = self._by_path.get(path)
+        if named:
+            yield named
+        if self._by_head:
+            yield from (r for r in self._by_head.get(head_of(file), ()) if r is not named)
+
+    def _numbers(self, state: FileState) -> list[int]:
+        chunks = len(state.chunks) // ID_BYTES
+        return sorted({*range(0, chunks, self._step), *range(max(0, chunks - 2), chunks)})
+
+
+def head_of(file: IO[bytes]) -> bytes:
+    """Hash of the first line of an open file, of its first bytes if that is very long."""
+    file.seek(0)
+    return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
+
+
+def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
+    """Put file states in the store; return their file."""
+    meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
+    if any(state.tag for state in states):
+        meta["tags"] = [state.tag for state in states]
+    if any(state.shape for state in states):
+        meta["shapes"] = [state.shape for state in states]
+    arrays = {
+        "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
+        "heads": _bytes(state.head for state in states),
+        "chunks": _bytes(state.chunks for state in states),
+        **{column: np.array([getattr(state, column) for state in states], np.int64) for column in _COLUMNS},
+        "record_bytes": np.array([state.multiset.bytes for state in states], np.int64),
+        "record_hashes": _bytes(state.multiset.hashes.to_bytes(ID_BYTES) for state in states),
+    }
+    return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
+
+
+def _bytes(parts: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def load_file_states(store: Store, file: str) -> list[FileState]:
+    """Readings from the store; none if their chunks have another size than these.
+
+    Raises:
+        DamagedFileError: the file is missing or not what was written.
+    """
+    arrays = unpack(store.read_verified(file))
+    meta = orjson.loads(arrays["meta"].tobytes())
+    if meta["chunk_bytes"] != CHUNK_BYTES:
+        return []
+    chunks = arrays["chunks"].tobytes()
+    heads, hashes = arrays["heads"].tobytes(), arrays["record_hashes"].tobytes()
+    ends = [0, *np.cumsum(ID_BYTES * -(-arrays["size"] // CHUNK_BYTES)).tolist()]
+    values: dict[str, Any] = {column: arrays[column].tolist() for column in _COLUMNS}
+    return [
+        FileState(
+            path=path,
+            tag=tag,
+            shape=shape,
+            head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
+            chunks=chunks[low:high],
+            multiset=Multiset(
+                records=values["last"][at] - values["first"][at],
+                hashes=int.from_bytes(hashes[ID_BYTES * at : ID_BYTES * (at + 1)]),
+                bytes=int(arrays["record_bytes"][at]),
+            ),
+            **{column: values[column][at] for column in _COLUMNS},
+        )
+        for at, (path, tag, shape, (low, high)) in enumerate(
+            zip(
+                meta["paths"],
+                meta.get("tags") or [""] * len(meta["paths"]),
+                meta.get("shapes") or [0] * len(meta["paths"]),
+                pairwise(ends),
+                strict=True,
+            )
+        )
+    ]

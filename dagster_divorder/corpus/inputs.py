@@ -1,0 +1,497 @@
+"""The records of one input file, block by block, in order.
+
+A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
+all its columns. Blank lines are no records. A last line without terminator that begins an object and is not valid
+JSON is a line still being written: it is left for the next run (in a compressed file and at a URL, where nothing is
+appended to in place, it is refused).
+
+Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
+than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.
+Known weakness: a Parquet row is decoded before its size is known, and a page of a column, which is some 1,024 rows by
+most writers however large they are, is held whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from dagster_divorder.core.fields import columns_of
+from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
+from dagster_divorder.corpus.file_states import PrefixHashes
+from dagster_divorder.corpus.looks import CSV_REMEDY, looks_like
+from dagster_divorder.corpus.parquet_rows import row_as_json
+from dagster_divorder.errors import InputError
+from dagster_divorder.settings import MAX_RECORD_BYTES
+from dagster_divorder.store.sources import Source, open_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Kind = Literal["jsonl", "parquet"]
+
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+PARQUET_SUFFIXES = (".parquet",)
+BLOCK_BYTES = 8 << 20
+BLOCK_LINES = 8192
+"""However short: a fragment is closed behind a block, so that it has less than twice as many rows as it should."""
+BLOCK_ROWS = 4096
+BUFFER_BYTES = 1 << 20
+"""Read at once of each column of a Parquet file."""
+SHOWN_BYTES = 1024
+"""Of a record that is too long, so much is kept for its reject."""
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Consecutive lines of one file: raw bytes without terminators, and their 1-based line numbers."""
+
+    path: str
+    lines: list[bytes]
+    numbers: Sequence[int]
+    unterminated: bool = False
+    """The last line of this block ends the file without a terminator."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Consecutive rows of one Parquet file, `first` being the 1-based number of the first."""
+
+    path: str
+    rows: pa.RecordBatch
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongRecord:
+    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, its size as far as it was read,
+    and its first bytes."""
+
+    path: str
+    number: int
+    size: int
+    begins: bytes
+    unterminated: bool = False
+    """The line ends the file without a terminator, so that it may grow."""
+
+
+Block = LineBlock | RowBlock | LongRecord
+
+
+def kind_of(path: Source) -> Kind:
+    """Kind of a file, from its name.
+
+    Raises:
+        InputError: the name ends in neither.
+    """
+    if path.name.lower().endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    if _bare_name(path).endswith(JSONL_SUFFIXES):
+        return "jsonl"
+    csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+    raise InputError(
+        f"{path} is neither JSONL nor Parquet by its name; expected one of "
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){csv}"
+    )
+
+
+def is_corpus_file(path: Source) -> bool:
+    """Whether a file is JSONL or Parquet by its name."""
+    return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
+
+
+def is_plain(path: Source) -> bool:
+    """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
+    return path.suffix.lower() not in CODECS
+
+
+def _bare_name(path: Source) -> str:
+    """A name in small letters without the suffix of a compression."""
+    name = path.name.lower()
+    return name if is_plain(path) else name.removesuffix(path.suffix.lower())
+
+
+def read_lines(
+    path: Source,
+    file: IO[bytes] | None = None,
+    prefix: PrefixHashes | None = None,
+    limit: int = MAX_RECORD_BYTES,
+    until: tuple[int, int] | None = None,
+) -> Iterator[LineBlock | LongRecord]:
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
+    by itself.
+
+    Args:
+        file: the plain file, open; by default it is opened.
+        prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
+        until: (first, last), for the lines alone whose line feeds lie in these bytes, the first of them beginning where
+            `prefix` ends; then what is read behind their last line feed comes as an unterminated line.
+
+    Raises:
+        InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
+            damaged or cut short.
+    """
+    prefix = prefix or PrefixHashes()
+    plain = is_plain(path)
+    # The line that has not ended yet, joined when it has.
+    pieces: list[bytes] = []
+    held = 0
+    long: _LongLine | None = None
+    with readable(path, prefix), file or open_source(path) as raw:
+        if not prefix.size:
+            _check_codec(path, raw)
+        raw.seek(prefix.size)
+        try:
+            source = raw if plain else decompressed(raw, path.suffix)
+        except InputError as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
+        at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
+        while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
+            at += len(chunk)
+            if long:
+                end, newline, chunk = chunk.partition(b"\n")
+                long.add(end)
+                if not newline:
+                    continue
+                before = prefix.lines
+                prefix.become(long.prefix)
+                prefix.end_lines(b"", 1)
+                yield long.record(path, before)
+                long = None
+            ended, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                data = b"".join([*pieces, ended])
+                lines = data.split(b"\n")
+                before = prefix.lines
+                prefix.end_lines(data, len(lines))
+                pieces, held = [], 0
+                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
+            pieces.append(rest)
+            held += len(rest)
+            if held > limit:
+                long, pieces, held = _LongLine(prefix, pieces), [], 0
+    # A compressed file is never appended to in place, so its last line is not one still being written.
+    if long:
+        yield long.record(path, prefix.lines, unterminated=plain)
+    elif rest := b"".join(pieces):
+        opens = prefix.begin == prefix.lines == 0
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=opens, unterminated=plain)
+
+
+class _LongLine:
+    """A line that has grown beyond the limit: its size, how it begins, and the prefix of the file up to where it is."""
+
+    def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
+        self.size = 0
+        self.begins = b""
+        self.prefix = prefix.copy()
+        for piece in pieces:
+            self.add(piece)
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        self.begins += piece[: SHOWN_BYTES - len(self.begins)]
+        self.prefix.update(piece)
+
+    def record(self, path: Source, before: int, *, unterminated: bool = False) -> LongRecord:
+        return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
+
+
+def _blocks(
+    path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
+) -> Iterator[LineBlock | LongRecord]:
+    """Whole lines as blocks, and each of more than `limit` bytes by itself. before: how many lines of the file come
+    before them. opens: the first of them is the file's first."""
+    long = [at for at, line in enumerate(lines) if len(line) > limit]
+    for low, high in pairwise([-1, *long, len(lines)]):
+        if low >= 0:
+            begins = lines[low][:SHOWN_BYTES]
+            yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
+        for first in range(low + 1, high, BLOCK_LINES):
+            block = lines[first : min(high, first + BLOCK_LINES)]
+            yield _line_block(
+                path, block, before + first, opens=opens and not first, unterminated=unterminated
+            )
+
+
+def _line_block(
+    path: Source, lines: list[bytes], before: int, *, opens: bool, unterminated: bool
+) -> LineBlock:
+    if opens:
+        lines[0] = lines[0].removeprefix(_BOM)
+    numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
+    blank = [not line.strip() for line in lines]
+    if any(blank):
+        numbers = [number for number, skip in zip(numbers, blank, strict=True) if not skip]
+        lines = [line for line, skip in zip(lines, blank, strict=True) if not skip]
+    return LineBlock(str(path), [line.removesuffix(b"\r") for line in lines], numbers, unterminated)
+
+
+@contextlib.contextmanager
+def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
+    """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} vanished while it was read; run again") from None
+    except OSError as error:
+        remedy = "copy it again, or leave it out of input.paths"
+        if isinstance(error, PermissionError):
+            remedy = "make it readable for this user, or leave it out of input.paths"
+        elif not is_plain(path):
+            remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
+        # Who reads from the middle knows no line's number.
+        place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
+        raise InputError(
+            f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
+        ) from error
+
+
+def _looks(path: Source) -> str:
+    """What a file begins like; "" where that is not known."""
+    with readable(path, PrefixHashes()), open_source(path) as file:
+        return looks_like(file.read(SHOWN_BYTES))
+
+
+def _check_codec(path: Source, file: IO[bytes]) -> None:
+    found, named = suffix_for(file), path.suffix.lower()
+    if found and found != named:
+        says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
+        bare = path.name if named not in CODECS else path.name[: -len(named)]
+        raise InputError(
+            f"{path} holds {CODECS[found].name} data, and its name says {says}; rename it to {bare}{found}"
+        )
+    if named in CODECS and not found:
+        file.seek(0)
+        begins = file.read(SHOWN_BYTES)
+        plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
+        looks = f"plain JSONL; rename it to {path.name[: -len(named)]}" if plain else looks_like(begins)
+        if looks:
+            raise InputError(f"{path} holds no {CODECS[named].name} data, as its name says: it is {looks}")
+
+
+def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
+    """Columns of a Parquet file.
+
+    Raises:
+        InputError: the file is no Parquet, or its columns differ from `expected`, the first file's.
+    """
+    with _open_parquet(path, expected) as (_, found):
+        return found
+
+
+def read_rows(
+    path: Source,
+    schema: pa.Schema | None,
+    limit: int = MAX_RECORD_BYTES,
+    within: tuple[int, int | None] = (0, None),
+) -> Iterator[RowBlock | LongRecord]:
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself. Of
+    rows [first, end) `within` the file: see `row_stretches`.
+
+    Raises:
+        InputError: as `read_batches` does.
+    """
+    first = within[0]
+    for rows in read_batches(path, schema, within=within):
+        yield from _row_blocks(path, rows, first + 1, limit)
+        first += rows.num_rows
+
+
+def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
+    """(first row, end) of parts of a Parquet file, each of row groups of some `size` bytes, whose blocks are those of
+    the whole file; an end of None is the file's.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    with _open_parquet(path, None) as (file, schema):
+        step, first, row, held = _rows_at_once(file), [0], 0, 0
+        # Arrow ends a batch with a row group where dictionaries change.
+        for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
+            group = file.metadata.row_group(number)
+            aligned = -(-row // step) * step
+            if held >= size and first[-1] < aligned < file.metadata.num_rows:
+                first.append(aligned)
+                held = 0
+            row += group.num_rows
+            held += group.total_byte_size
+    return list(zip(first, [*first[1:], None], strict=True))
+
+
+def row_groups(path: Source) -> list[tuple[int, int]]:
+    """(rows, uncompressed bytes) of each row group of a Parquet file.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    with _open_parquet(path, None) as (file, _):
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def has_dictionary(of: pa.DataType) -> bool:
+    """Whether a type has a dictionary, at any depth."""
+    import pyarrow as pa
+
+    if isinstance(of, pa.BaseExtensionType):
+        return has_dictionary(of.storage_type)
+    return pa.types.is_dictionary(of) or any(
+        has_dictionary(of.field(number).type) for number in range(of.num_fields)
+    )
+
+
+def read_batches(
+    path: Source,
+    schema: pa.Schema | None,
+    fields: Sequence[str] | None = None,
+    within: tuple[int, int | None] = (0, None),
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`;
+    of one without rows an empty batch, since its columns may be wrong, too.
+
+    Raises:
+        InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
+    """
+    import pyarrow as pa
+
+    with _open_parquet(path, schema) as (file, found):
+        if fields is not None:
+            names = columns_of(fields, found.names)
+            found = pa.schema([field for field in found if field.name in names])
+        read = 0
+        try:
+            for rows in _batches(file, None if fields is None else found.names, *within):
+                if fields is not None:
+                    # Arrow takes a column called `a.b` for the field `b` of a column `a` as well.
+                    rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
+                # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
+                columns = [
+                    column if column.type.equals(field.type) else column.cast(field.type)
+                    for column, field in zip(rows.columns, found, strict=True)
+                ]
+                rows = pa.RecordBatch.from_arrays(columns, schema=found)
+                rows.validate()
+                yield rows
+                read += rows.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{path} is damaged after row {within[0] + read:,}, or has a type that Arrow cannot read: {error}; "
+                "copy it again, or rewrite it with other types"
+            ) from error
+        if not read:
+            # Even without rows its columns count: as the first file's, and as ones that may be wrong.
+            empty = [pa.nulls(0, field.type) for field in found]
+            yield pa.RecordBatch.from_arrays(empty, schema=found)
+
+
+def _batches(
+    file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Rows [first, end), `first` being a multiple of `_rows_at_once`, in the batches that all rows come in."""
+    size = _rows_at_once(file)
+    if not first and end is None:
+        yield from file.iter_batches(size, columns=columns)
+        return
+    import pyarrow as pa
+
+    ends = list(accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)))
+    wanted = (ends[-1] if end is None else end) - first
+    low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
+    skipped = first - (ends[low - 1] if low else 0)
+    held = None
+    for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
+        held = pa.concat_batches([held, rows[skipped:]]) if held else rows[skipped:]
+        skipped = max(0, skipped - rows.num_rows)
+        while wanted and held.num_rows >= min(size, wanted):
+            yield held[: min(size, wanted)]
+            wanted, held = max(0, wanted - size), held[size:]
+
+
+def _rows_at_once(file: pq.ParquetFile) -> int:
+    """Rows that take about BLOCK_BYTES by the row group that holds the largest, at most BLOCK_ROWS."""
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
+
+
+def _row_blocks(
+    path: Source, rows: pa.RecordBatch, first: int, limit: int
+) -> Iterator[RowBlock | LongRecord]:
+    import pyarrow as pa
+
+    def one(at: int) -> pa.RecordBatch:
+        return rows.take(pa.array([at]))
+
+    long = [at for at in range(rows.num_rows) if one(at).nbytes > limit] if rows.nbytes > limit else []
+    for low, high in pairwise([-1, *long, rows.num_rows]):
+        if low >= 0:
+            row = one(low)
+            yield LongRecord(str(path), first + low, row.nbytes, row_as_json(row)[:SHOWN_BYTES])
+        if low + 1 < high or not rows.num_rows:
+            yield RowBlock(str(path), rows.slice(low + 1, high - low - 1), first + low + 1)
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with contextlib.ExitStack() as opened:
+        try:
+            source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
+            # Read piece by piece: a row group may be all of the file.
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+            found = _without_views(file.schema_arrow)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            looks = _looks(path)
+            raise InputError(
+                f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
+            ) from error
+        if expected is not None and not found.equals(expected):
+            raise InputError(
+                f"{path} has other columns than the files before it: {_describe(found)}; "
+                f"expected {_describe(expected)}; rewrite it with that schema, or give it an [[input]] block of its own"
+            )
+        yield file, found
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """String views, of which Arrow takes no rows, as strings: a Parquet file holds the same for either."""
+    import pyarrow as pa
+
+    return pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
+
+
+def _without_view(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    of = field.type
+    if pa.types.is_string_view(of):
+        of = pa.large_string()
+    elif pa.types.is_binary_view(of):
+        of = pa.large_binary()
+    elif pa.types.is_struct(of):
+        of = pa.struct([_without_view(child) for child in of])
+    elif pa.types.is_map(of):
+        of = pa.map_(_without_view(of.key_field), _without_view(of.item_field))
+    elif pa.types.is_large_list(of):
+        of = pa.large_list(_without_view(of.value_field))
+    elif pa.types.is_fixed_size_list(of):
+        of = pa.list_(_without_view(of.value_field), of.list_size)
+    elif pa.types.is_list(of):
+        of = pa.list_(_without_view(of.value_field))
+    return field.with_type(of)
+
+
+def _describe(schema: pa.Schema) -> str:
+    shown = (f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return "{" + ", ".join(shown) + "}"

@@ -1,0 +1,162 @@
+"""Records to texts: which document a record holds, or why it is refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.fields import column_at, value_at
+from dagster_divorder.corpus.columns import id_of
+from dagster_divorder.corpus.json_records import parse
+from dagster_divorder.corpus.looks import structure_of
+from dagster_divorder.corpus.parquet_rows import row_as_json
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.arrays import row_array
+
+NOT_JSON = "not valid JSON"
+"""How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+_MISSING = object()
+EMPTY_TEXT = "empty text"
+CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
+
+
+def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | None], list[str]]:
+    """Texts of JSONL lines as UTF-8, None where a line is refused; and the reasons of the refusals, in order.
+
+    Refused: invalid JSON or UTF-8, lone surrogates, no object, the field missing, not a string, or empty.
+    """
+    texts: list[bytes | None] = []
+    reasons: list[str] = []
+    for line in lines:
+        text: Any = None
+        try:
+            record = parse(line)
+        except orjson.JSONDecodeError as error:
+            reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
+        else:
+            if not isinstance(record, dict):
+                reason = f"a JSON {_json_type(record)}, expected an object"
+            else:
+                text = value_at(record, text_field, _MISSING)
+                reason = f"no field {text_field!r}" if text is _MISSING else _text_fault(text, text_field)
+        if reason:
+            texts.append(None)
+            reasons.append(reason)
+        else:
+            texts.append(text.encode())
+        reason = ""
+    return texts, reasons
+
+
+def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None], list[str]]:
+    """The same for Parquet rows.
+
+    Raises:
+        InputError: the text column is missing or does not hold strings; then no row of the file can be read.
+    """
+    column = column_at(rows, text_field)
+    if column is None:
+        raise InputError(
+            f"input.text_field: no column {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"{_rows_look_like(rows)}"
+        )
+    value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not is_text(value_type):
+        raise InputError(
+            f"input.text_field: column {text_field!r} has type {column.type}, expected strings{_rows_look_like(rows)}"
+        )
+    invalid = _invalid_rows(rows, text_field)
+    texts: list[bytes | None] = []
+    reasons: list[str] = []
+    for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
+        reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
+        if reason:
+            reasons.append(reason)
+        texts.append(None if reason else value)
+    return texts, reasons
+
+
+def _rows_look_like(rows: pa.RecordBatch) -> str:
+    """What rows hold instead of one text each, as the end of a message; "" where that is not known."""
+    if not rows.num_rows:
+        return ""
+    structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1))))
+    return f". These are {structure.said(by_jq=False)}" if structure else ""
+
+
+def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
+    """Row -> what is wrong with the first column that holds what its type does not allow, such as bytes that are no
+    UTF-8 or a time of 25 hours: a Parquet file does not promise that there is none."""
+    found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _fault(column):
+            what = "text" if name == text_field else f"column {name!r}"
+            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            # Taken, not sliced: a slice of a nested column is checked with all of its values.
+            faults = ((at, _fault(plain.take(row_array(np.array([at]))))) for at in range(len(plain)))
+            found = {at: f"{what} {fault}" for at, fault in faults if fault} | found
+    return found
+
+
+def _fault(column: pa.Array) -> str:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return "is not valid UTF-8" if "UTF8" in str(error) else f"is not valid: {error}"
+    return ""
+
+
+def _text_fault(text: Any, text_field: str) -> str:
+    if not isinstance(text, str):
+        return f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
+    return "" if text else EMPTY_TEXT
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:
+    """A line of rejects.jsonl: where, why, and the raw bytes (as base64 where they are not UTF-8)."""
+    entry: dict[str, Any] = {"path": path, **place, "reason": reason}
+    try:
+        entry["raw"] = raw.decode()
+    except UnicodeDecodeError:
+        entry["raw_base64"] = base64.b64encode(raw).decode()
+    return orjson.dumps(entry) + b"\n"
+
+
+def reject_bytes(reject: bytes) -> bytes:
+    """The bytes that a line of rejects.jsonl holds of its record."""
+    entry = orjson.loads(reject)
+    if "raw_base64" in entry:
+        return base64.b64decode(entry["raw_base64"])
+    return str(entry.get("raw", entry.get("begins"))).encode()
+
+
+def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
+    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read. field_of: the field of
+    the ids, by file."""
+    entry = orjson.loads(reject)
+    field = field_of.get(entry["path"])
+    try:
+        own = id_of(entry.get("raw", "").encode(), field) if field else None
+    except orjson.JSONDecodeError:
+        return reject
+    return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
+
+
+def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:
+    """A line of rejects.jsonl for a line or row that is too long, with its first bytes for people to read; and why."""
+    reason = f"a {unit} of {size:,} bytes, more than input.max_record_bytes allows"
+    if unit == "line" and b"\r" in begins:
+        reason = f"{reason}: {CR_ENDS}"
+    entry = {"path": path, unit: number, "reason": reason, "begins": begins.decode(errors="backslashreplace")}
+    return orjson.dumps(entry) + b"\n", reason

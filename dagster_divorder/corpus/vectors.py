@@ -1,0 +1,317 @@
+"""Vectors that the user brings: a .npy or a Parquet file, checked, and read block by block.
+
+Letters: n rows of a block, D dims. Rows of a file are counted from 0, as NumPy counts them.
+A .npy file has a row a record. A Parquet file has a column of lists of floats, and one that says which document a row
+belongs to: the records' own id, under the name of the field that holds it, `doc_id` or `record_id` (hexadecimal, as
+`load_results().documents` shows them) or `row`, the number of a record in input order.
+Memory: a block of BLOCK_BYTES, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import xxhash
+
+from dagster_divorder.core.arrow import is_text
+from dagster_divorder.corpus.columns import as_id, may_hold_ids
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.ids import hash_all, words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KeyedBy = Literal["id", "record_id", "doc_id", "row"]
+KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
+"""The first that a Parquet file has a column of counts. `id` stands for the records' own, whatever they are called."""
+
+BLOCK_BYTES = 32 << 20
+FLOATS = (np.float16, np.float32, np.float64)
+_SAVE = "numpy.save(path, vectors.astype('float32'))"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive rows of a file, `first` being the number of the first.
+
+    `keys` says which documents they belong to: int64 (n,) numbers of records, or ids as uint64 (n, 2), of own ids the
+    hashes of their text. `vectors` (n, D) has the file's own dtype; nothing is known yet of NaN and infinity.
+    """
+
+    first: int
+    keys: np.ndarray
+    vectors: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorFile:
+    """A file of `rows` vectors of `dims` numbers; nan_as_zero: as in `open_vectors`."""
+
+    path: Path
+    rows: int
+    dims: int
+    dtype: np.dtype[Any]
+    keyed_by: KeyedBy
+    nan_as_zero: bool
+
+    def blocks(self) -> Iterator[Block]:
+        """All rows, from first to last."""
+        raise NotImplementedError
+
+    @property
+    def rows_of_a_block(self) -> int:
+        return max(1, BLOCK_BYTES // (self.dims * self.dtype.itemsize))
+
+    def _cleaned(self, vectors: np.ndarray) -> np.ndarray:
+        """The same (n, D), with `nan_as_zero` rows that hold NaN all zero."""
+        if self.nan_as_zero and (broken := np.isnan(vectors).any(axis=1)).any():
+            return np.where(broken[:, np.newaxis], vectors.dtype.type(0), vectors)
+        return vectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyVectors(VectorFile):
+    """A .npy file of shape (rows, dims)."""
+
+    def blocks(self) -> Iterator[Block]:
+        for first in range(0, self.rows, self.rows_of_a_block):
+            keys = np.arange(first, min(self.rows, first + self.rows_of_a_block), dtype=np.int64)
+            yield Block(first, keys, self.take(keys))
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Vectors (n, D) of some rows, int64 (n,), in any order."""
+        # Mapped anew each time, so that the pages read do not stay in this process.
+        mapped = _map(self.path)
+        if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
+            raise InputError(f"{self.path} changed while it was read; run again")
+        consecutive = len(rows) and (np.diff(rows) == 1).all()
+        picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
+        return self._cleaned(np.ascontiguousarray(picked, self.dtype.newbyteorder("=")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetVectors(VectorFile):
+    """A Parquet file with a `column` of vectors, and a `key` column of what it is `keyed_by`."""
+
+    column: str
+    key: str
+
+    def blocks(self) -> Iterator[Block]:
+        for first, (keys, vectors) in self._read(self.key, self.column):
+            yield Block(first, self._keys(keys, first), self._matrix(vectors, first))
+
+    def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
+        """Some rows, int64 (n,), rising, as a file of their own at `path`: any of them can be taken from it."""
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(rows), self.dims)}
+        # Written, not mapped: a full disk is an error then, and ends no process.
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for first, (column,) in self._read(self.column, rows=rows):
+                begin, end = np.searchsorted(rows, [first, first + len(column)])
+                file.write(self._matrix(column, first)[rows[begin:end] - first].tobytes())
+        return _open_npy(path, nan_as_zero=False)
+
+    def _read(self, *columns: str, rows: np.ndarray | None = None) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Columns of consecutive rows, and the number of the first row; with `rows`, int64 (n,), rising, of the row
+        groups alone that hold some of these."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        first = 0
+        try:
+            # Read through a buffer: else a whole row group of vectors, often all of them, is in memory.
+            with pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
+                for group in range(file.num_row_groups):
+                    end = first + file.metadata.row_group(group).num_rows
+                    if rows is None or np.ptp(np.searchsorted(rows, [first, end])):
+                        for batch in file.iter_batches(self.rows_of_a_block, [group], columns):
+                            yield first, batch.select(columns).columns
+                            first += len(batch)
+                    first = end
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{self.path} is damaged after row {first}: {error}; write or copy it again"
+            ) from error
+
+    def _keys(self, column: pa.Array, first: int) -> np.ndarray:
+        """Numbers of records, int64 (n,), or ids, uint64 (n, 2)."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if (at := _first(column.is_null())) >= 0:
+            raise InputError(
+                f"{self.path}: {self.key!r} is null in row {first + at}; expected to be told whose vector that "
+                "is: fill it in, or leave out the row"
+            )
+        if self.keyed_by == "row":
+            return column.cast(pa.int64()).to_numpy()
+        if self.keyed_by == "id":
+            return words(hash_all(str(as_id(own)).encode() for own in column.to_pylist()))
+        text = column.cast(pa.large_string())
+        if (at := _first(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
+            raise InputError(
+                f"{self.path}: {self.key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
+                "digits, as load_results(store).documents shows them"
+            )
+        return words(bytes.fromhex("".join(text.to_pylist())))
+
+    def _matrix(self, column: pa.Array, first: int) -> np.ndarray:
+        """Lists of floats as (n, D), over the memory of the column."""
+        import pyarrow.compute as pc
+
+        if (at := _first(column.is_null())) >= 0:
+            raise _no_vector(self.path, self.column, first + at)
+        lengths = pc.list_value_length(column)
+        if (at := _first(pc.not_equal(lengths, self.dims))) >= 0:
+            raise InputError(
+                f"{self.path}: the vector of row {first + at} has {lengths[at].as_py()} numbers, those before it "
+                f"{self.dims}; expected one length for all: embed all documents with the same model"
+            )
+        values = column.flatten()
+        if values.null_count and (at := _first(values.is_null())) >= 0:
+            raise InputError(
+                f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} numbers: "
+                "embed that document again"
+            )
+        return self._cleaned(values.to_numpy().reshape(-1, self.dims))
+
+
+def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
+    """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
+
+    nan_as_zero: rows that hold NaN are read as vectors of zeros. id_field: what the records' own ids are called.
+
+    Raises:
+        InputError: the file is missing, of another kind, cut short, or of another shape or dtype. It says which, what
+            was expected and what to do.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"embedding.path: there is no file {str(path)!r}; give the path of a .npy or Parquet file"
+        )
+    suffix = path.suffix.lower()
+    if suffix not in (".npy", ".parquet"):
+        raise InputError(
+            f"embedding.path: {str(path)!r} ends in {suffix!r}; expected .npy, saved by {_SAVE}, or .parquet"
+        )
+    file = _open_npy(path, nan_as_zero) if suffix == ".npy" else _open_parquet(path, nan_as_zero, id_field)
+    if file.rows < 1 or file.dims < 1:
+        raise InputError(
+            f"{path} holds {file.rows} vectors of {file.dims} numbers; expected at least one of each: write it again"
+        )
+    return file
+
+
+def row_hashes(vectors: np.ndarray) -> np.ndarray:
+    """uint64 (n,): a hash of the bytes of each row of (n, D); never 0."""
+    rows = np.ascontiguousarray(vectors).view(np.uint8)
+    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(rows))
+    return np.maximum(hashes, np.uint64(1))
+
+
+def _map(path: Path) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, "r")
+    except (ValueError, KeyError, EOFError, OSError, SyntaxError, TokenError) as error:
+        raise InputError(
+            f"{path} is no whole .npy file of numbers: {error or 'it is empty'}. It may be cut short, or hold Python "
+            f"objects, which are never loaded; copy it again, or save the vectors with {_SAVE}"
+        ) from error
+
+
+def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
+    found = _map(path)
+    if found.ndim != 2:
+        raise InputError(
+            f"{path} has the shape {found.shape}; expected two dimensions, a row a record: save it with "
+            "vectors.reshape(records, -1)"
+        )
+    if found.dtype.type not in FLOATS:
+        raise InputError(
+            f"{path} holds {found.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
+        )
+    rows, dims = found.shape
+    return NpyVectors(
+        path=path, rows=rows, dims=dims, dtype=found.dtype, keyed_by="row", nan_as_zero=nan_as_zero
+    )
+
+
+def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> ParquetVectors:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
+    columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    found = [field for field in schema if _is_vector(field.type)]
+    named = [field for field in found if field.name == "vector"]
+    if len(found) != 1 and len(named) != 1:
+        raise InputError(
+            f"{path} has {len(found)} columns of lists of floats ({columns}); expected one, or one of them named "
+            "'vector': write it with list<float> or fixed_size_list<float>"
+        )
+    field = (named or found)[0]
+    keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
+    keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
+    if keyed_by is None or key is None:
+        raise InputError(
+            f"{path} has the columns {columns}; expected one that says whose vector a row is: doc_id or record_id, "
+            "as load_results(store).documents shows them, row, the number of a record in input order from 0, or "
+            f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
+        )
+    kind = schema.field(key).type
+    text = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if keyed_by == "id" and not may_hold_ids(text):
+        raise InputError(
+            f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers, or bytes or UUIDs"
+        )
+    if keyed_by == "row" and not pa.types.is_integer(kind):
+        raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
+    if keyed_by in ("record_id", "doc_id") and not is_text(text):
+        raise InputError(
+            f"{path}: the column {key!r} is of type {kind}; expected strings of 32 hexadecimal digits"
+        )
+    dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
+    if rows and not dims:
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            one = next(file.iter_batches(1, columns=[field.name])).column(0)[0].as_py()
+        if one is None:
+            raise _no_vector(path, field.name, 0)
+        dims = len(one)
+    return ParquetVectors(
+        path=path,
+        rows=rows,
+        dims=dims,
+        dtype=np.dtype(field.type.value_type.to_pandas_dtype()),
+        keyed_by=keyed_by,
+        nan_as_zero=nan_as_zero,
+        column=field.name,
+        key=key,
+    )
+
+
+def _no_vector(path: Path, column: str, row: int) -> InputError:
+    return InputError(
+        f"{path}: {column!r} is null in row {row}; expected a vector: embed that document, or leave out the row if the "
+        "corpus no longer holds it"
+    )
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in lists) and pa.types.is_floating(kind.value_type)
+
+
+def _first(flags: pa.BooleanArray) -> int:
+    """Number of the first true one, -1 where none is."""
+    return int(flags.index(True).as_py())

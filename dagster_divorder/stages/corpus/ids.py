@@ -1,0 +1,189 @@
+"""ids: the user's own ids of the records (`input.id_field`), read only where people see them or vectors are joined by
+them.
+
+Per record fragment a table with a row a record, whose columns are those of `corpus.columns.extract_ids`: a whole number
+or a text, neither where the record has no id. No order and no other result depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
+from dagster_divorder.corpus.find import find_inputs
+from dagster_divorder.corpus.peek import unseen
+from dagster_divorder.corpus.shapes import Shape, by_shape, shapes_of
+from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.stages.corpus.fields import shapes_read
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content, records_folder
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View, offsets
+
+_RECORD_ID = re.compile("[0-9a-f]{32}")
+
+
+def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedArray:
+    """Own ids of the records at some input positions, int64 (Q,): int64 where all of them are whole numbers, else text;
+    null where a record has none.
+
+    Only the fragments that hold these records are read, and no Python object is made of an id.
+
+    Raises:
+        MissingStageError: a fragment has no result.
+    """
+    row, start = view.record_row[records], offsets(view.records)
+    at, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
+    held = [view.records[fragment] for fragment in at.tolist()]
+    table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(held)])
+    table = table.take(row_array(row - start[at][which] + offsets(tuple(held))[which]))
+    return number_or_text(*table.columns)
+
+
+def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
+    """What people know the records at some input positions, int64 (Q,), by: their own ids, or, of those that have none
+    or an empty one, their record ids. None of all without `input.id_field`."""
+    if run.settings.input.id_field is None:
+        return [None] * len(records)
+    ids: list[str | None] = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
+    if all(ids):
+        return ids
+    return [own or f"record_id {of}" for own, of in zip(ids, _record_ids(run, records), strict=True)]
+
+
+def record_names(run: Run, records: np.ndarray) -> list[str]:
+    """An id of each of the records at some input positions, int64 (Q,): their own, of those that have none their record
+    ids."""
+    if run.settings.input.id_field is None:
+        return _record_ids(run, records)
+    ids = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
+    return [own or of for own, of in zip(ids, _record_ids(run, records), strict=True)]
+
+
+def _record_ids(run: Run, records: np.ndarray) -> list[str]:
+    return hex_ids(record_index(run, "id")[run.view.record_row[records]])
+
+
+def find_records(run: Run, names: Collection[str]) -> np.ndarray:
+    """Input positions of all records of some ids, the user's own or record ids, int64 rising.
+
+    Raises:
+        InputError: the input holds no record of an id.
+    """
+    wanted, field = sorted(set(names)), run.settings.input.id_field
+    # Names that are wanted, and of each record the one that it may have: as words that both hash to.
+    of_records = [name for name in wanted if _RECORD_ID.fullmatch(name)]
+    ids = record_index(run, "id")[run.view.record_row]
+    lookups = [(of_records, words(bytes.fromhex("".join(of_records))), ids, np.arange(len(ids)))]
+    if field:
+        records, hashes = id_hashes(run.files("ids"), run.view)
+        lookups.append(
+            (wanted, words(hash_all(name.encode(errors="surrogatepass") for name in wanted)), hashes, records)
+        )
+    known, found = set[str](), [np.empty(0, np.int64)]
+    for candidates, keys, of, positions in lookups:
+        rows = places(of, keys)
+        known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
+        found.append(positions[rows >= 0])
+    if missing := [name for name in wanted if name not in known]:
+        own = f"one of the field {field!r}, or " if field else ""
+        raise InputError(
+            f"no record of the input has the id {missing[0]!r}; expected {own}a record id of 32 hex digits, as "
+            "`divorder where --step N` shows them"
+        )
+    return np.unique(np.concatenate(found))
+
+
+def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
+    """(input positions of the records that have an id, int64 (Q,), and 128-bit hashes of these as text, uint64 (Q, 2)).
+
+    Memory: 32 bytes a record.
+    """
+    parts = [np.empty((0, 2), np.uint64)]
+    there = [np.empty(0, bool)]
+    for table in files.tables(view.records):
+        texts = number_or_text(*table.columns).cast(pa.large_string()).to_pylist()
+        there.append(np.fromiter((text is not None for text in texts), np.bool_, len(texts)))
+        hashes = np.zeros((len(texts), 2), np.uint64)
+        hashes[there[-1]] = words(hash_all(text.encode() for text in texts if text is not None))
+        parts.append(hashes)
+    records = np.flatnonzero(np.concatenate(there)[view.record_row])
+    return records, np.concatenate(parts)[view.record_row[records]]
+
+
+def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragment) -> pa.Table:
+    """The user's ids of the records of a fragment in `folder`."""
+
+    def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
+        if shape.id_field is None:
+            return pa.table([pa.nulls(len(content), of) for of in ID_COLUMNS.types], ID_COLUMNS)
+        return extract_ids(content, shape.id_field)
+
+    return by_shape(store, folder, fragment, shapes, read_content(store, fragment.file), extract_shape)
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    field, view = run.settings.input.id_field, run.view
+    records, hashes = id_hashes(files, view)
+    if not len(records):
+        raise _no_ids(field)
+    lacking, repeated = len(view) - len(records), len(records) - len(distinct(hashes).first)
+    if lacking or repeated:
+        run.progress.note(
+            f"of {len(view):,} records {lacking:,} have no id in {field!r}, and {repeated:,} have one that a record "
+            "before them has"
+        )
+    return {"records_without_id": lacking, "repeated_ids": repeated}
+
+
+def _check_settings(run: Run) -> None:
+    known = False
+    # What is damaged the run makes again, where it meets it.
+    with contextlib.suppress(DamagedFileError):
+        last = load_receipt(run.store, "ids")
+        known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
+    for found in () if known else find_inputs(run.settings):
+        field = found.shape.id_field
+        if field and unseen([found], {field: set()}):
+            with found.shape.naming():
+                raise _no_ids(field)
+
+
+def _no_ids(field: str | None) -> InputError:
+    return InputError(
+        f"input.id_field: no record has a string or a whole number in the field {field!r}; name the field that "
+        "holds the records' ids, or remove input.id_field"
+    )
+
+
+IDS = PerDocument(
+    name="ids",
+    version=2,
+    asset=False,
+    of="records",
+    description="The user's own ids of the records.",
+    reads=lambda settings: ("raw_docs",),
+    settings=lambda settings: {"field": settings.input.id_field},
+    inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
+    when=lambda settings: settings.input.id_field is not None,
+    doing="reading ids",
+    check_settings=_check_settings,
+    pace=(0.02, 0.01),
+    compute=lambda run: partial(
+        ids_of, run.store, records_folder(run.receipt("raw_docs").key), shapes_of(run.settings)
+    ),
+    figures=_figures,
+)

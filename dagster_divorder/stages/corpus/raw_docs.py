@@ -1,0 +1,401 @@
+"""raw_docs: the input's records and documents, in fragments, and the view of them. What every other stage reads.
+
+Of a plain file that has grown only what was added is read (corpus/file_states.py); all else is read and hashed. Parsed
+and stored are only records never seen under this text field.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.corpus.blocks import Digest
+from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.file_states import load_file_states, save_file_states
+from dagster_divorder.corpus.find import as_one_kind, find_inputs
+from dagster_divorder.corpus.ingest import Before, Ingest, Survey
+from dagster_divorder.corpus.inputs import Block, Kind, LineBlock, RowBlock
+from dagster_divorder.corpus.looks import repeated_texts
+from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.corpus.parquet_rows import check_columns
+from dagster_divorder.corpus.parts import Job, WriteFragments, survey_part
+from dagster_divorder.corpus.records import with_id
+from dagster_divorder.corpus.shapes import Shape, shapes_of
+from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.changes import what_changed
+from dagster_divorder.pipeline.merge import merge_small
+from dagster_divorder.pipeline.run import Corpus as RunCorpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    Decision,
+    Finding,
+    Shown,
+    Stage,
+    Table,
+    content_hash,
+    counts,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import index_column, records_folder
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View
+
+PARTS_FROM_BYTES = 1 << 30
+"""New input from which on workers survey it, and store it (corpus/parts.py), which takes a fifth more processor time in
+all than one process, whose threads keep a core and a half busy."""
+REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
+_SHOWN_CHARACTERS = 120
+_CONTENT = ("raw", "raw_base64", "begins")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _RawDocs(Stage):
+    """The one stage that is of no kind: its result is what the others are decided on, so a run reads the input at once,
+    and only a plan surveys it."""
+
+    def decide(self, run: Run) -> Decision:
+        if not run.planning:
+            return Decision(scope="new", documents=0, why="")
+        survey, facts, key = survey_input(run)
+        distinct = {"documents": survey.documents, "records": survey.distinct_records}
+        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, lambda: survey.ids))
+        last = load_receipt(run.store, self.name)
+        files = last.files if last and last.version == survey.version else {}
+        receipt = self.receipt(run, key, survey.version, files=files, facts=facts)
+        new = survey.new_documents
+        scope = "nothing" if not new else "all" if new == survey.documents else "new"
+        if scope == "all":
+            why = what_changed(self, run, "new records")
+        elif scope == "new":
+            why = "new records"
+        else:
+            why = "records of known texts" if survey.new_records else ""
+        return Decision(scope=scope, documents=new, why=why, receipt=receipt)  # type: ignore[arg-type]
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        settings = run.settings.input
+        merge_small(run.store, run.graph)
+        kind, inputs = as_one_kind(find_inputs(run.settings))
+        key = records_key(run.settings, kind)
+        before = _before(run.store, key, run.settings)
+        with (
+            run.store.scratch() as scratch,
+            Ingest(run.store, kind, key, before, scratch=scratch) as ingest,
+            run.progress("reading records", None, "records") as advance,
+        ):
+            corpus = Corpus(inputs, settings.max_record_bytes, ingest.known)
+            schema = read_into(ingest, corpus, advance, run)
+            result = ingest.finish(settings.max_reject_share, lambda jobs: _write(run, key, jobs))
+        survey = result.survey
+        files = {
+            "view": result.view.save(run.store, survey.version),
+            "rejects": result.rejects,
+            "readings": save_file_states(run.store, "readings", result.states),
+        }
+        if schema is not None and kind == "parquet":
+            data = schema.serialize().to_pybytes()
+            files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
+        facts = _facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
+        figures = {
+            **counts(survey.documents, survey.new_documents),
+            "records": survey.records,
+            "new_records": survey.new_records,
+            "rejected_records": survey.rejected,
+            "partial_lines": len(survey.unfinished),
+            "file_bytes": corpus.bytes,
+            "text_bytes": result.text_bytes,
+            "kind": kind,
+            "recognised_by": corpus.way,
+            "recognised_bytes": corpus.kept_bytes,
+        }
+        for said in remarks(facts):
+            run.progress.note(said)
+        return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
+
+
+def records_key(settings: Settings, kind: str) -> str:
+    """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
+    # Of several inputs each record is stored with its shape (corpus/shapes.py).
+    several = isinstance(settings.input, Inputs)
+    return content_hash(
+        "raw_docs", RAW_DOCS.version, kind, ["several"] if several else settings.input.text_field
+    )
+
+
+def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
+    """What a run would find, the facts of its receipt, and its key; stores nothing.
+
+    Raises:
+        InputError: the input cannot be read, or too much of it would be refused.
+    """
+    settings = run.settings
+    kind, inputs = as_one_kind(find_inputs(settings))
+    key = records_key(settings, kind)
+    before = _before(run.store, key, settings)
+    with Ingest(run.store, kind, key, before, dry=True) as ingest:
+        corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
+        read_into(ingest, corpus, lambda records: None, run)
+        survey = ingest.survey(settings.input.max_reject_share)
+    return survey, _facts(run, kind, corpus, survey), key
+
+
+def _facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+    others = Counter[str]()
+    for found in corpus.inputs:
+        others.update(found.others)
+    several = isinstance(run.settings.input, Inputs)
+    return {
+        "files": [str(path) for path in corpus.files],
+        **({"files_of_inputs": [len(found.files) for found in corpus.inputs]} if several else {}),
+        "file_bytes": corpus.bytes,
+        "partial_lines": len(survey.unfinished),
+        "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
+        "kind": kind,
+        "records": survey.records,
+        "new_records": survey.new_records,
+        "documents": survey.documents,
+        "rejected_records": survey.rejected,
+        "record_bytes": survey.multiset.bytes,
+        "record_hashes": f"{survey.multiset.hashes:032x}",
+        "max_record_bytes": run.settings.input.max_record_bytes,
+        "id_field": run.settings.input.id_field,
+        "skipped_folders": sorted({folder for found in corpus.inputs for folder in found.skipped}),
+        "other_files": dict(sorted(others.items())),
+    }
+
+
+def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
+    """Take in the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first Parquet file.
+
+    Raises:
+        InputError: a column is of a type that cannot be read or, as the settings ask, written.
+    """
+    schema: pa.Schema | None = None
+    checked: Shape | None = None
+
+    def begin(file: Begin) -> None:
+        nonlocal schema, checked
+        if file.shape != checked and file.schema is not None:
+            schema, checked = schema or file.schema, file.shape
+            as_json = file.shape.as_lines or run.settings.output.format == "jsonl"
+            check_columns(file.schema, as_json=as_json)
+        ingest.begin(file)
+        if file.kept:
+            advance(file.kept.last - file.kept.first)
+
+    # An engine may take seconds to open: it is asked last.
+    if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
+        files = list(corpus.cut())
+        parts = [(part, file.begin.shape) for file in files for part in file.parts]
+        surveyed = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
+        for file in files:
+            begin(file.begin)
+            for part in file.parts:
+                found = next(surveyed)
+                ingest.add_surveyed(part, found, file.prefix.lines)
+                if found.stretch:
+                    file.prefix.append(found.stretch)
+                advance(sum(map(_records, found.blocks)))
+            ingest.end(file.end())
+        return schema
+    for item in corpus:
+        if isinstance(item, Begin):
+            begin(item)
+        elif isinstance(item, End):
+            ingest.end(item)
+        else:
+            ingest.add(item)
+            advance(_records(item))
+    return schema
+
+
+def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
+    """Write what was surveyed."""
+    write = WriteFragments(run.store, records_folder(key))
+    with run.progress("storing records", None, "records") as advance:
+        for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
+            advance(records)
+
+
+def _records(block: Block | Digest) -> int:
+    if isinstance(block, LineBlock):
+        return len(block.lines)
+    if isinstance(block, Digest):
+        return len(block.ids)
+    return block.rows.num_rows if isinstance(block, RowBlock) else 1
+
+
+def _before(store: Store, key: str, settings: Settings) -> Before | None:
+    """What the last run came to, if it was one under this key, and with this limit, that left its file states."""
+    receipt = load_receipt(store, "raw_docs")
+    if receipt is None or receipt.key != key or "readings" not in receipt.files:
+        return None
+    if receipt.facts["max_record_bytes"] != settings.input.max_record_bytes:
+        return None
+    states = load_file_states(store, receipt.files["readings"])
+    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], states)
+
+
+def load_multiset(run: Run) -> Multiset:
+    """The accepted records, as they were read."""
+    facts = run.receipt("raw_docs").facts
+    return Multiset(facts["records"], int(facts["record_hashes"], 16), facts["record_bytes"])
+
+
+def record_index(run: Run, column: str) -> np.ndarray:
+    """Of all record rows of the view their `id`, uint64 (rows, 2), or their `size` in bytes, int64 (rows,)."""
+    folder = records_folder(run.receipt("raw_docs").key)
+    return index_column(run.store, folder, run.view.records, column)
+
+
+def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
+    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`, and with
+    `input.id_field` its `id`, where it can be read."""
+    field, named = run.settings.input.id_field, id_giver(run, receipt)
+    with run.store.open_file(receipt.files["rejects"]) as file:
+        rejects = [orjson.loads(named(line)) for line in islice(file, REJECTS_SHOWN)]
+    return [
+        {
+            **({"id": reject.get("id")} if field else {}),
+            "file": reject["path"],
+            "line": reject.get("line", reject.get("row")),
+            "reason": reject["reason"],
+            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
+        }
+        for reject in rejects
+    ]
+
+
+def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
+    """What gives a line of the rejects of a receipt the record's own id (`corpus.records.with_id`), as its input calls
+    it."""
+    ids = [block.id_field for block in run.settings.input.each]
+    if not any(ids):
+        return lambda line: line
+    counts = receipt.facts.get("files_of_inputs", [len(receipt.facts["files"])])
+    fields = np.repeat(np.array(ids, object), counts).tolist()
+    field_of = dict(zip(receipt.facts["files"], fields, strict=True))
+    return lambda line: with_id(line, field_of)
+
+
+def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
+    """The first FILES_SHOWN files of a receipt: `file`, `bytes` that whole records take, accepted `records`, `rejected`
+    ones. Numbers are None where nothing could be kept of a file, such as an empty one."""
+    states = {state.path: state for state in load_file_states(store, receipt.files["readings"])}
+    rows = []
+    for path in receipt.facts["files"][:FILES_SHOWN]:
+        read = states.get(path)
+        rows.append(
+            {
+                "file": path,
+                "bytes": read.size if read else None,
+                "records": read.last - read.first if read else None,
+                "rejected": read.refused if read else None,
+            }
+        )
+    return rows
+
+
+def remarks(facts: Mapping[str, Any]) -> list[str]:
+    """What is not read of the input and of its folders, and whether its texts are few or very short, in sentences."""
+    others, skipped = facts["other_files"], facts["skipped_folders"]
+    said = []
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
+        said.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
+    if skipped:
+        more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
+        said.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
+    # A receipt of an earlier version has no more.
+    if unfinished := facts.get("unfinished"):
+        (path, line, byte), count = unfinished[0], facts["partial_lines"]
+        more = f" So do {count - 1:,} more files." if count > 1 else ""
+        said.append(
+            f"Not read: line {line:,} of {path}, from byte {byte:,} on, as the file ends in the middle of its JSON, "
+            f"without a newline.{more} It is read once its newline has come; if nothing writes to the file, it was cut "
+            "short: copy it again."
+        )
+    if "text_bytes" in facts:
+        said.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
+    return [sentence for sentence in said if sentence]
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    facts = receipt.facts
+    return {
+        "input_files": Table(input_files(run.store, receipt)),
+        "other_files": Table(
+            [{"name": name, "files": count} for name, count in facts["other_files"].items()]
+        ),
+        "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
+        "first_rejects": Table(first_rejects(run, receipt)),
+        "unfinished_lines": Table(
+            [dict(zip(("file", "line", "byte"), line, strict=True)) for line in facts.get("unfinished", ())]
+        ),
+    }
+
+
+def _rejects_below_limit(run: Run) -> Finding:
+    """A run above the limit fails before it stores anything; this also holds what is stored against a limit that was
+    lowered."""
+    raw_docs = run.receipt("raw_docs")
+    facts = raw_docs.facts
+    rejected, limit = facts["rejected_records"], run.settings.input.max_reject_share
+    read = rejected + facts["records"]
+    share = rejected / read
+    return Finding(
+        passed=share <= limit,
+        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
+        f"{' '.join(remarks(facts))}".rstrip(),
+        remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
+        f"raise input.max_reject_share above {share:.4g}",
+        figures={
+            "rejected_records": rejected,
+            "share": share,
+            "first_rejects": first_rejects(run, raw_docs),
+        },
+    )
+
+
+RAW_DOCS = _RawDocs(
+    name="raw_docs",
+    version=4,
+    group="corpus",
+    kinds=lambda settings: {"parquet", "json"},
+    description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
+    "Refused records go to the rejects with path, line and reason.",
+    reads=lambda settings: (),
+    settings=lambda settings: {
+        "paths": settings.input.paths,
+        "text_field": settings.input.text_field,
+        "max_record_bytes": settings.input.max_record_bytes,
+        **(
+            {"shapes": [shape.key for shape in shapes_of(settings)]}
+            if isinstance(settings.input, Inputs)
+            else {}
+        ),
+    },
+    then=("ids",),
+    shared_from=PARTS_FROM_BYTES,
+    pace=(0.15, 0.019),
+    show=_show,
+    checks=(
+        Check(
+            name="rejects_below_limit",
+            description="Few records are refused (not JSON, no text, too long, ...): no more than "
+            "input.max_reject_share allows. A model is not trained on those.",
+            check=_rejects_below_limit,
+        ),
+    ),
+)

@@ -1,0 +1,121 @@
+"""strategy_comparison: strategies of both levels on this corpus, every pair measured, in one table.
+
+Evidence, which nothing else reads. Each pair is `comparison.documents` x `comparison.sequences`, packed by `concat`,
+held against the corpus's own mix whatever targets and frozen tokens are set. Strategies run in this process, one after
+another, compiled before; seconds are wall time, and peak memory is how far this process's memory rose above what it
+held, the items to order among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from dagster_divorder.core.evidence.strategy_comparison import Cost, Outcome, compare_strategies, timed
+from dagster_divorder.core.measure.tables import drift_columns
+from dagster_divorder.engine.memory import with_peak_memory
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.order.sequence_order import vector_sums
+from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
+
+Result = TypeVar("Result")
+
+
+def load_comparison(run: Run) -> list[dict[str, Any]]:
+    """The table, a row a pair of strategies; see `row`."""
+    return run.rows("strategy_comparison", "table")
+
+
+def _compute(run: Run) -> Made:
+    settings, traits = run.settings, load_stream(run).traits
+    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
+    rows = []
+    with run.progress("comparing strategies", pairs, "pairs") as advance:
+        for outcome in compare_strategies(
+            traits.tokens,
+            traits.codes,
+            traits.sizes(),
+            documents=settings.comparison.documents,
+            sequences=settings.comparison.sequences,
+            sequence_length=settings.sequence.length,
+            batch=settings.sequence.batch,
+            weights=settings.order.traits,
+            within=settings.order.within,
+            seed=settings.seed,
+            options=settings.strategy_options,
+            vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
+            drift=True,
+            meter=_metered,
+        ):
+            rows.append(row(outcome))
+            advance(1)
+    return Made({"table": rows}, figures={"pairs": pairs})
+
+
+def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
+    (result, cost), peak = with_peak_memory(lambda: timed(function))
+    return result, Cost(cost.seconds, peak)
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One line of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
+    cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None
+    where a corpus smaller than a batch can tell nothing."""
+    diversity = outcome.diversity
+    batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
+    enough = batch.windows > 0 and not batch.partial
+    peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
+    return {
+        "documents": outcome.documents,
+        "sequences": outcome.sequences,
+        "distinct clusters a sequence": diversity.split.mean,
+        "fewest": int(diversity.split.min),
+        "std": diversity.split.std,
+        "distinct clusters, flush": diversity.flush.mean,
+        "fewest, flush": int(diversity.flush.min),
+        "std, flush": diversity.flush.std,
+        "batch TV, clusters": batch.mean_tv if enough else None,
+        "worst batch TV, clusters": batch.max_tv if enough else None,
+        "worst share, batch anywhere": anywhere.worst if enough else None,
+        "mean prefix deviation, tokens": diversity.prefix.mean,
+        **drift_columns(outcome.drift),
+        "seconds, documents": outcome.document_cost.seconds,
+        "seconds, sequences": outcome.sequence_cost.seconds,
+        "peak memory, MB": None if None in peaks else max(peak for peak in peaks if peak is not None) / 1e6,
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    documents, sequences = settings.comparison.documents, settings.comparison.sequences
+    return {
+        "comparison": settings.comparison.model_dump(mode="json"),
+        "traits": settings.order.traits,
+        **settings.within_key,
+        "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
+        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = chosen_space_version(run) if run.settings.sequence.vectors else None
+    return {**versions(run, "raw_docs", "traits", *stream_reads(run.settings)), "vectors": vectors}
+
+
+STRATEGY_COMPARISON = WholeCorpus(
+    name="strategy_comparison",
+    version=3,
+    kinds=lambda settings: {"numpy", "numba"},
+    description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
+    "seconds and memory in one table.",
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
+    settings=_settings,
+    # All but the costs follows from the key, which therefore makes the version.
+    inputs=_inputs,
+    compute=_compute,
+    show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
+)

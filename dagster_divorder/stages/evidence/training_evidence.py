@@ -1,0 +1,783 @@
+"""training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
+
+What is trained on is the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as they
+are planned, `random_sequences` the same ones shuffled anew each epoch: all orders are held against that, training by
+training from the same weights, and those whose attention stops at documents against the same shuffles read so. Orders
+of documents take the same tokens apart again, and pack them by `concat`. Nothing that the output needs reads this
+stage.
+
+A training is a file of the result, named by all that decides it: one that is there, also of the result before, is not
+trained again. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.evidence.training_evidence import (
+    Trained,
+    estimate,
+    mean,
+    order_figures,
+    sensitivity,
+    source_figures,
+    verdict,
+)
+from dagster_divorder.core.measure.vendi import window_scores
+from dagster_divorder.core.order import order as make_order
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing.coordinates import with_coordinates
+from dagster_divorder.core.rows import row_entries
+from dagster_divorder.engine.progress import Advance, duration
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    File,
+    Made,
+    Picture,
+    Shown,
+    Size,
+    Table,
+    Text,
+    WholeCorpus,
+    content_hash,
+    versions,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
+from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
+from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
+from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.stages.topics.components import chosen_space_version, chosen_vectors, space_reads
+from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
+from dagster_divorder.store.arrays import pack as pack_arrays
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.space import map_vectors
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.write.exports.rows import Rows
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.training import Task
+
+STAGE = "training_evidence"
+REFERENCE = "random_sequences"
+ALL = "all, equal shares"
+"""The mean over sources, among their names."""
+STEPS = 250
+"""Of an epoch, at least, where nobody says how large a batch is."""
+HELD_OUT_SHARE = 0.05
+"""Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
+TIMED_STEPS = 6
+TRAINED_VERSION = 2
+"""Of the code that trains: part of the name of every training, which is kept while its summary is made anew."""
+PLAIN = {"original", "random", "repeated", "curated"}
+"""Orders that look at no trait."""
+
+
+class _Size(NamedTuple):
+    """rows: of the plan that are taken apart; steps: of an epoch; batch: B."""
+
+    rows: int
+    steps: int
+    batch: int
+
+
+class _Training(NamedTuple):
+    """One training: the name of its result, the order, seed and learning rate, and the file of its data."""
+
+    name: str
+    order: str
+    seed: int
+    rate: float
+    data: str
+
+
+def orders_of(settings: Settings) -> list[str]:
+    """`evidence.orders`, with what they are held against."""
+    orders = settings.evidence.orders
+    return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
+
+
+def _compute(run: Run) -> Made:
+    from dagster_divorder.models.training import matrix_names
+
+    evidence, store = run.settings.evidence, run.store
+    folder = f"stages/{STAGE}/{TRAINING_EVIDENCE.key(run)}"
+    prepared = _Prepared.of(run, folder)
+    trainings = prepared.trainings()
+    before = load_receipt(store, STAGE)
+    known = {**(before.files if before else {}), **store.hashed(folder)}
+    made = {
+        each.name: store.read_verified(known[each.name])
+        for each in trainings
+        if each.name in known and store.exists(known[each.name])
+    }
+    left = [each for each in trainings if each.name not in made]
+    if left:
+        run.progress.note(
+            f"training {len(left):,} of {len(trainings):,} models ({evidence.model}): {prepared.expectation(len(left))}"
+        )
+        prepared.train(left)
+        files = store.hashed(folder)
+        made |= {each.name: store.read_verified(files[each.name]) for each in left}
+    found = {each: _unpack(made[each.name]) for each in trainings}
+    names = matrix_names(evidence.model, prepared.class_count, run.settings.sequence.length)
+    table = _table(found, prepared.sources)
+    summary = _summary(run, prepared, found, names)
+    from dagster_divorder.view.pictures import training_evidence as draw
+
+    files_made: dict[str, Any] = {
+        **{name: File(data, "safetensors") for name, data in made.items()},
+        "table": table,
+        "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
+        "picture": File(draw(summary), "png"),
+    }
+    figures = {
+        "verdict": " ".join(summary["verdict"]),
+        "trainings": len(trainings),
+        "trained_now": len(left),
+        "tokens_an_epoch": prepared.tokens.rows * prepared.tokens.length,
+        "weights": summary["weights"],
+        "steps": prepared.tokens.size.steps * evidence.epochs,
+        "notes": summary["notes"],
+    }
+    return Made(files_made, figures=figures)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tokens:
+    """What is trained on: sequences of the `plan`, in the order of its first epoch, and their orders."""
+
+    run: Run
+    stream: TrainingStream
+    plan: PackedSequences
+    size: _Size
+
+    @classmethod
+    def of(cls, run: Run) -> _Tokens:
+        packed, order = load_packed(run), load_sequence_order(run)[0]
+        size = _whole_size(run.settings, packed)
+        return cls(run, load_stream(run), _take(packed, order[: size.rows]), size)
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.plan.sequence_length
+
+    @property
+    def rows(self) -> int:
+        """Sequences that are read: what fills no batch is left out, as trainers do."""
+        return self.size.steps * self.size.batch
+
+    def ids(self, plan: PackedSequences) -> np.ndarray:
+        """Token ids (S, L) of a plan's sequences."""
+        every = np.arange(len(plan))
+        with self.run.store.scratch() as scratch:
+            tokens = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
+            return Rows(plan, every, every[None], tokens).gather()
+
+    def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
+        """What a training reads: `ids` (n, L) in the order of the first epoch, `lengths` and `counts` of the documents
+        in these rows, and the rows of every `epochs`, int64 (E, n)."""
+        plan, epochs = self.planned(order, seed)
+        first, place = epochs[0], np.empty(len(plan), np.int64)
+        place[first] = np.arange(len(first))
+        used = _take(plan, first)
+        return {
+            "ids": self.ids(used),
+            "lengths": used.length,
+            "counts": np.diff(used.indptr),
+            "epochs": place[epochs],
+            "padded": np.array([bool(used.padding.any())]),
+        }
+
+    def diversity(self) -> dict[str, float]:
+        """The mean Vendi score of some batches of the first epoch of each order, by its name."""
+        run, found = self.run, {}
+        vectors = map_vectors(run.store, run.view, chosen_vectors(run))
+        for name in orders_of(run.settings):
+            plan, epochs = self.planned(trained_order(name), 0)
+            read = _take(plan, epochs[0])
+            records = self.stream.record(read.document)
+            found[name] = float(
+                np.mean(window_scores(vectors, records, read.length, self.size.batch * self.length))
+            )
+        return found
+
+    def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
+        """(the sequences; those of each epoch in order, int64 (E, n))."""
+        settings, rows, epochs = self.run.settings, self.rows, self.run.settings.evidence.epochs
+        plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
+        every = np.arange(len(plan))
+        if order.sequences == "curated":
+            return plan, self.curated_epochs(rows)
+        if order.sequences == "original":
+            return plan, np.tile(every[:rows], (epochs, 1))
+        draw = settings.seed + seed
+        if order.sequences in ("random", "repeated"):
+            shuffled = np.random.default_rng([draw, 1]).permutation(len(plan))[:rows]
+            if order.sequences == "repeated":
+                return plan, np.tile(shuffled, (epochs, 1))
+            anew = [np.random.default_rng([draw, 1, at]).permutation(shuffled) for at in range(1, epochs)]
+            return plan, np.stack([shuffled, *anew])
+        items, name = self.items(plan), order.sequences
+        if name == "epochs":
+            name = settings.sequence.strategy
+            kept = items.part(0, rows)
+            orders = epoch_orders(
+                kept.counts, kept.groups, epochs, coordinates=kept.coordinates, **self.arguments(name, kept)
+            )
+            return plan, orders
+        made = make_order(
+            items.counts, items.groups, coordinates=items.coordinates, **self.arguments(name, items, seed)
+        )
+        return plan, np.tile(made[:rows], (epochs, 1))
+
+    def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
+        common = self.run.settings.order_arguments(strategy)
+        return {**common, "weights": items.weights, "seed": common["seed"] + seed}
+
+    def curated_epochs(self, rows: int) -> np.ndarray:
+        """The plan's own orders of the sequences that are read, int64 (E, n): places in `plan`."""
+        orders = load_sequence_order(self.run)
+        place = np.full(orders.shape[1], -1)
+        place[orders[0][:rows]] = np.arange(rows)
+        found = [place[order][place[order] >= 0] for order in orders]
+        return np.stack([found[epoch % len(found)] for epoch in range(self.run.settings.evidence.epochs)])
+
+    def packed(self, documents: str, seed: int) -> PackedSequences:
+        """The tokens of the plan with their documents in another order, in full sequences alone."""
+        settings, traits = self.run.settings, self.stream.traits
+        pieces = _whole_pieces(self.plan)
+        draw = settings.seed + seed
+        if documents == "original":
+            order = np.arange(len(pieces))
+        elif documents == "clusters":
+            shuffled = np.random.default_rng([draw, 2]).permutation(len(pieces))
+            order = shuffled[np.argsort(traits.codes["cluster"][pieces.document[shuffled]], kind="stable")]
+        else:
+            balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
+            items = document_items(
+                pieces.length, balanced, settings.order.traits, within=settings.order.within
+            )
+            order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+        packed = pack(pieces.take(order), method="concat", sequence_length=self.length, seed=draw)
+        return packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
+
+    def items(self, plan: PackedSequences) -> Items:
+        """The sequences as items to order."""
+        settings, traits = self.run.settings, self.stream.traits
+        names = sequence_traits(settings.order.traits)
+        counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
+        items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
+        if settings.sequence.vectors:
+            items = with_coordinates(items, plan, vector_sums(self.run, plan))
+        return items
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the trainings of a run share. sources: names of those with held-out documents, in order. decides: hash of
+    all that decides a training but its order, seed and learning rate."""
+
+    run: Run
+    folder: str
+    tokens: _Tokens
+    sources: list[str]
+    class_count: int
+    shared: dict[str, np.ndarray]
+    device: str
+    notes: list[str]
+
+    @classmethod
+    def of(cls, run: Run, folder: str) -> _Prepared:
+        from dagster_divorder.models.spec import find_device
+        from dagster_divorder.models.training import token_classes
+
+        tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
+        device = call_on_a_worker(run, partial(find_device, setting="evidence.device"), evidence.device)
+        vocabulary = run.receipt("base_model").facts["vocabulary"]
+        counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
+        classes, class_count = token_classes(evidence.model, counts)
+        heldout = _heldout_rows(run, classes, tokens.rows, notes)
+        shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
+        prepared = cls(run, folder, tokens, sorted(heldout), class_count, shared, device, notes)
+        if evidence.budget_seconds is None:
+            return prepared
+        size = prepared.within(evidence.budget_seconds)
+        plan = tokens.plan if size == tokens.size else tokens.plan.part(0, size.rows)
+        return replace(prepared, tokens=replace(tokens, size=size, plan=plan))
+
+    @cached_property
+    def decides(self) -> str:
+        run, evidence = self.run, self.run.settings.evidence
+        model = [evidence.model, _weights_of(evidence.model)]
+        return content_hash(
+            TRAINED_VERSION,
+            [self.tokens.size, *model, evidence.epochs, evidence.schedule, self.device],
+            versions(run, "packed_sequences", "sequence_order", "base_model"),
+            [content_hash(array) for array in self.shared.values()],
+        )
+
+    def trainings(self) -> list[_Training]:
+        from dagster_divorder.models.training import learning_rates
+
+        settings, evidence = self.run.settings, self.run.settings.evidence
+        rates = learning_rates(evidence.model, evidence.learning_rates)
+        found = []
+        for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
+            order = trained_order(name)
+            reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
+            traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
+            balanced = traits if strategies - PLAIN else []
+            drawn = seed if strategies - {"original", "curated"} else 0
+            data = f"data-{content_hash(reads, drawn)[:16]}"
+            result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *balanced])}"
+            found.append(_Training(result, name, seed, rate, data))
+        return found
+
+    def train(self, left: list[_Training]) -> None:
+        """Train, and store what was noted under the names of the trainings."""
+        from dagster_divorder.models.training import device_variables
+
+        run, folder = self.run, self.folder
+        temporary = []
+        try:
+            data = {}
+            for each in left:
+                if each.data not in data:
+                    arrays = self.tokens.data(trained_order(each.order), each.seed)
+                    data[each.data] = run.store.put_hashed(
+                        folder, each.data, pack_arrays(arrays), "safetensors"
+                    )
+                    temporary.append(data[each.data])
+            train = partial(_train, run.store, folder, self.task(left[0]))
+            items = [each._replace(data=data[each.data]) for each in left]
+            tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
+            gpus = int(self.device == "cuda")
+            what = f"training {len(items):,} models"
+            with run.progress(what, tokens * len(items), "tokens") as advance:
+                environment = device_variables(self.device)
+                for failed in run.engine.each(
+                    train, items, gpus=gpus, environment=environment, advance=advance
+                ):
+                    if failed:
+                        run.progress.note(failed)
+        finally:
+            run.store.delete(*temporary)
+
+    def task(self, each: _Training) -> Task:
+        from dagster_divorder.models.training import Task
+
+        evidence = self.run.settings.evidence
+        return Task(
+            model=evidence.model,
+            classes=self.shared["classes"],
+            class_count=self.class_count,
+            seed=each.seed,
+            learning_rate=each.rate,
+            schedule=evidence.schedule,
+            batch=self.tokens.size.batch,
+            epochs=evidence.epochs,
+            attend_within_documents=trained_order(each.order).apart,
+            device=self.device,
+            heldout={name: self.shared[f"heldout {at}"] for at, name in enumerate(self.sources)},
+        )
+
+    def within(self, budget: float) -> _Size:
+        """The size, or a smaller one that so many seconds have room for. What was found first stays, so that trainings
+        that were stopped go on.
+
+        Raises:
+            InputError: there is not even room for a step.
+        """
+        kept, whole = self.run.store.hashed(self.folder), self.tokens.size
+        if "size" in kept:
+            size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
+        else:
+            size = self._of_steps(self._steps_before() or self.measured(budget))
+            self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
+        if size.steps < whole.steps:
+            asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
+            self.notes.append(
+                f"evidence.budget_seconds = {budget:g} leaves {left:,} tokens an epoch of {asked:,} that were asked for"
+            )
+        return size
+
+    def _of_steps(self, steps: int) -> _Size:
+        whole = self.tokens.size
+        return whole if steps >= whole.steps else _Size(steps * whole.batch, steps, whole.batch)
+
+    def _steps_before(self) -> int | None:
+        """Steps of an epoch of the last result, where only other code made it: its trainings are these."""
+        run, last = self.run, load_receipt(self.run.store, STAGE)
+        settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
+        same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
+            settings,
+            versions(run, *_reads(run.settings)),
+        )
+        if not last or not same or not run.store.exists(last.files["summary"]):
+            return None
+        steps: int = orjson.loads(run.store.read_verified(last.files["summary"]))["steps"]
+        return steps
+
+    def step_seconds(self) -> float:
+        """What a step takes on this machine, by a few of them behind the first, which loads libraries."""
+        memo = self.run.memo
+        if "step_seconds" not in memo:
+            few, whole = min(TIMED_STEPS, self.tokens.size.steps), self.tokens.size
+            trial = replace(self.tokens, size=_Size(few * whole.batch, few, whole.batch))
+            arrays = trial.data(trained_order("curated"), 0)
+            task = replace(self.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
+            times = [time.perf_counter()]
+            with self.run.progress("measuring the speed", few, "steps") as advance:
+
+                def timed(tokens: int) -> None:
+                    times.append(time.perf_counter())
+                    advance(1)
+
+                _trained(task, arrays | {"epochs": arrays["epochs"][:1]}, timed)
+            times = times[1:] if len(times) > 2 else times
+            memo["step_seconds"] = (times[-1] - times[0]) / max(1, len(times) - 1)
+        seconds: float = memo["step_seconds"]
+        return seconds
+
+    def at_once(self, trainings: int) -> int:
+        """How many of so many trainings run at a time."""
+        engine = self.run.engine
+        return max(1, min(trainings, engine.gpus if self.device == "cuda" else engine.workers))
+
+    def expectation(self, trainings: int) -> str:
+        """What so many trainings do, and how long it takes."""
+        from dagster_divorder.models.training import noisy_batches
+
+        size, epochs, at_once = self.tokens.size, self.run.settings.evidence.epochs, self.at_once(trainings)
+        heldout = sum(self.shared[f"heldout {at}"].shape[1] for at in range(len(self.sources)))
+        # A pass over what is held out is a third of a step's: nothing is learnt.
+        steps = epochs * (size.steps + heldout / size.batch / 3) + noisy_batches(size.steps)
+        seconds = math.ceil(trainings / at_once) * steps * self.step_seconds()
+        return (
+            f"{size.steps * epochs:,} steps of {size.batch:,} sequences each, {at_once:,} at a time; about "
+            f"{duration(seconds)}"
+        )
+
+    def measured(self, budget: float) -> int:
+        """Steps of an epoch that so many seconds have room for."""
+        evidence = self.run.settings.evidence
+        step = self.step_seconds()
+        count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+        at_once = self.at_once(count)
+        steps = int(budget * at_once / (count * step * evidence.epochs))
+        if steps < 1:
+            raise InputError(
+                f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
+                f"{step * count * evidence.epochs / at_once:.1f} s; expected more than that: raise it, or name "
+                "fewer orders or seeds, or a smaller model"
+            )
+        return steps
+
+
+def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
+    """
+    Raises:
+        InputError: there are fewer tokens than a batch has.
+    """
+    evidence, length = settings.evidence, settings.sequence.length
+    assert evidence.tokens is not None
+    there = int(packed.length.sum())
+    rows = min(evidence.tokens, there) // length
+    batch = evidence.batch or max(1, min(settings.sequence.batch, rows // STEPS))
+    # Of sequences with padding others are made that have none, and are fewer.
+    full = min(rows, int(packed.tokens[:rows].sum()) // length)
+    steps = full // batch
+    if steps < 1:
+        raise InputError(
+            f"evidence.tokens = {evidence.tokens:,} of the {there:,} of the plan make {full:,} sequences of {length:,} "
+            f"tokens, and a batch has {batch:,}; expected a batch at least: raise evidence.tokens, or lower "
+            "evidence.batch or sequence.length"
+        )
+    return _Size(rows, steps, batch)
+
+
+def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
+    """Some sequences of a plan, in this order."""
+    runs, indptr = row_entries(plan.indptr, sequences)
+    parts = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
+    return PackedSequences(**parts, indptr=indptr, sequence_length=plan.sequence_length)
+
+
+def _whole_pieces(plan: PackedSequences) -> Pieces:
+    """The tokens of a plan in the order of their documents; what follows on in a document is one piece."""
+    at = np.lexsort((plan.start, plan.document))
+    document, start, length = plan.document[at], plan.start[at], plan.length[at]
+    begins = np.ones(len(at), bool)
+    begins[1:] = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
+    first = np.flatnonzero(begins)
+    return Pieces(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
+
+
+def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
+    """What of the settings decides which tokens a training reads when: a strategy's options, and what it balances."""
+    from dagster_divorder.core.order import STRATEGIES
+
+    strategies = [order.documents, order.sequences]
+    options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
+    sequence = settings.sequence
+    balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
+    own = [settings.seed, options, balanced if {*strategies} - PLAIN else None]
+    return [*strategies, own]
+
+
+def _weights_of(model: str) -> str:
+    """What a directory's model is made of."""
+    file = Path(model) / "config.json"
+    return content_hash(file.read_bytes().hex()) if file.is_file() else ""
+
+
+def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str]) -> dict[str, np.ndarray]:
+    """By source its held-out documents laid end to end, int32 (2, n, L): classes, -1 behind the last, and how far from
+    the beginning of its document, or of the row, each token is.
+
+    Raises:
+        InputError: no document is held out.
+    """
+    table = heldout_table(run, load_heldout(run)).select(["source", "text"])
+    if not table.num_rows:
+        raise InputError(
+            "no document of the corpus is held out; expected some to validate on: raise heldout.share, or name other "
+            "files in heldout.paths"
+        )
+    length, trait = run.settings.sequence.length, run.settings.mixing.trait
+    texts: dict[str, list[str]] = {}
+    for source, text in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
+        texts.setdefault(source or "", []).append(text or "")
+    most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
+    encoder, found = load_base_model(run).encoder(), {}
+    for source in sorted(texts):
+        ids, lengths = encoder.encode(texts[source])
+        ids = classes[ids[: most * length]]
+        rows = np.zeros((2, -(-max(1, len(ids)) // length), length), np.int32)
+        rows[0] = -1
+        rows[0].ravel()[: len(ids)] = ids
+        begins = np.zeros(rows[0].size, bool)
+        begins[::length] = True
+        begins[(starts := np.cumsum(lengths))[starts < len(ids)]] = True
+        at = np.arange(len(begins))
+        rows[1].ravel()[:] = at - np.maximum.accumulate(np.where(begins, at, 0))
+        found[source] = rows
+    if not run.settings.heldout.paths:
+        without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
+        if without:
+            notes.append(
+                f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
+                "out: nothing is said of it; raise heldout.share"
+            )
+    return found
+
+
+def _train(
+    store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
+) -> str:
+    """Train one model, where an engine puts the work, and store what was noted; what failed."""
+    apart = trained_order(each.order).apart
+    own = replace(task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
+    trained = _trained(own, unpack(store.read_verified(each.data)), advance)
+    arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
+    store.put_hashed(folder, each.name, pack_arrays(arrays), "safetensors")
+    return "" if trained.failed < 0 else _failure(each, trained)
+
+
+def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
+    from dagster_divorder.models.training import in_memory_export, train
+
+    return train(task, in_memory_export(arrays, task.batch), advance)
+
+
+def _failure(each: _Training, trained: Trained) -> str:
+    return (
+        f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
+        f"{trained.failed:,} on; lower evidence.learning_rates"
+    )
+
+
+def _unpack(data: bytes) -> Trained:
+    arrays: dict[str, Any] = unpack(data)
+    return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
+
+
+def _table(found: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
+    """Held-out losses, a row a training, epoch and source."""
+    return [
+        {
+            "order": each.order,
+            "seed": each.seed,
+            "learning_rate": each.rate,
+            "epoch": epoch + 1,
+            "source": source,
+            "loss": float(loss),
+        }
+        for each, trained in found.items()
+        for epoch, losses in enumerate(trained.heldout)
+        for source, loss in zip([*sources, ALL], [*losses, np.mean(losses)], strict=True)
+    ]
+
+
+def _summary(
+    run: Run, prepared: _Prepared, found: Mapping[_Training, Trained], names: list[str]
+) -> dict[str, Any]:
+    """All that is shown. Of several learning rates the one that suits the shuffled sequences best counts."""
+    from dagster_divorder.models.training import count_weights, is_attention, learning_rates
+
+    evidence, size = run.settings.evidence, prepared.tokens.size
+    orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
+    by = {
+        (name, rate): [trained for each, trained in found.items() if (each.order, each.rate) == (name, rate)]
+        for name in orders
+        for rate in rates
+    }
+    heldout = {
+        name_and_rate: estimate([trained.heldout[-1].mean() for trained in several])
+        for name_and_rate, several in by.items()
+    }
+    best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
+    attention = np.array([is_attention(name) for name in names])
+    shuffled = {name: by[shuffled_order(name), best] for name in orders}
+    diversity = prepared.tokens.diversity()
+    rows = [
+        {
+            "order": name,
+            "vendi": diversity[name],
+            **order_figures(by[name, best], shuffled[name], size.steps, attention),
+        }
+        for name in orders
+    ]
+    figures = {row["order"]: row for row in rows}
+    first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
+    shown = sensitivity(figures[first], evidence.epochs * prepared.tokens.rows * prepared.tokens.length)
+    return {
+        "verdict": [*verdict(figures, first, shuffled_order(first)), *([shown] if shown else [])],
+        "orders": rows,
+        "sources": [
+            {"order": name, **figures_of_source}
+            for name in orders
+            for figures_of_source in source_figures(by[name, best], shuffled[name], prepared.sources)
+        ],
+        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
+        "layers": [
+            {
+                "order": name,
+                "matrix": matrix,
+                "ranks": mean([trained.ranks[:, at] for trained in by[name, best]]),
+            }
+            for name in orders
+            for at, matrix in enumerate(names)
+        ],
+        "learning rate": best,
+        "model": evidence.model,
+        "weights": count_weights(evidence.model, prepared.class_count, prepared.tokens.length),
+        "seeds": evidence.seeds,
+        "epochs": evidence.epochs,
+        "steps": size.steps,
+        "batch": size.batch,
+        "length": prepared.tokens.length,
+        "notes": [
+            *prepared.notes,
+            *(_failure(each, trained) for each, trained in found.items() if trained.failed >= 0),
+        ],
+    }
+
+
+def load_evidence(run: Run) -> dict[str, Any]:
+    """The summary."""
+    return orjson.loads(run.read(STAGE, "summary"))
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    summary = load_evidence(run)
+    return {
+        "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
+        "orders": Table(order_rows(summary)),
+        "sources": Table(source_rows(summary)),
+        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
+        "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
+    orders = [trained_order(name) for name in orders_of(settings)]
+    return {
+        **evidence,
+        "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
+        "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
+        "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
+        "trait": settings.mixing.trait,
+        "seed": settings.seed,
+    }
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return (
+        *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
+        *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
+    )
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """What it reads, and which token of a checkpoint ends a text."""
+    read, named = versions(run, *_reads(run.settings)), named_end_of_text(run)
+    return {**read, "end_of_text": named} if isinstance(named, list) else dict(read)
+
+
+def _check_settings(run: Run) -> None:
+    from dagster_divorder.models.training import check_model
+
+    if not run.settings.holds_out:
+        raise InputError(
+            "evidence.tokens is set, and no documents are held out to validate on; set heldout.share, such as 0.01, "
+            "or name files in heldout.paths"
+        )
+    check_model(run.settings.evidence.model, run.settings.sequence.length)
+    check_special_tokens(run.settings)
+
+
+def _amount(settings: Settings, size: Size) -> float:
+    """Tokens that are trained on in all trainings."""
+    evidence = settings.evidence
+    trainings = len(orders_of(settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * trainings
+
+
+TRAINING_EVIDENCE = WholeCorpus(
+    name=STAGE,
+    version=3,
+    kinds=lambda settings: {"pytorch"},
+    description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
+    "source, the seam between epochs, gradients, and what of it is beyond noise.",
+    reads=_reads,
+    settings=_settings,
+    inputs=_inputs,
+    # As costly as training: nobody has it who has not asked.
+    when=lambda settings: settings.evidence.tokens is not None,
+    check_settings=_check_settings,
+    compute=_compute,
+    amount=_amount,
+    show=_show,
+)

@@ -1,0 +1,1 @@
+"""Stages that measure an order beside shuffles."""

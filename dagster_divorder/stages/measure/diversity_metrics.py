@@ -1,0 +1,435 @@
+"""diversity_metrics: orders measured side by side, and what they certify for every window of training.
+
+Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
+`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. The
+corpus's mix that windows are held against is that of the order itself, so both kinds have their own; a trait with
+`order.targets` is held against what can be had of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.measure import (
+    Diversity,
+    Seam,
+    WindowDeviation,
+    average,
+    beats_shuffling,
+    cluster_mix,
+    compare_errors,
+    distinct_clusters,
+    error_curves,
+    measure,
+    measure_packed,
+    worse_batches,
+)
+from dagster_divorder.core.measure.distinct import distinct_in_sequences
+from dagster_divorder.core.measure.packed import ReadRuns, documents_stream, runs_in_order, sequences_stream
+from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
+from dagster_divorder.core.measure.tables import (
+    SHUFFLED,
+    drift_columns,
+    findings,
+    summary_rows,
+    table_rows,
+)
+from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Made,
+    Picture,
+    Shown,
+    Table,
+    Text,
+    WholeCorpus,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.order.greedy_order import load_order
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.measures import FOLLOWED, MEASURES, side_by_side
+from dagster_divorder.view.verdict import Verdict
+from dagster_divorder.view.words import ORDERS, TRAIN_ON
+
+SHUFFLES = 3
+ORDER_BYTES = 100
+"""What measuring an order takes for a document, at its peak."""
+TOGETHER_BYTES = 256 << 20
+"""Two orders are measured at a time where one takes no more than this."""
+FEWEST_COLUMNS = 60
+"""Of a bar in the picture, each a batch where there are that many."""
+
+LEGEND = "\n".join(
+    [
+        "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
+        "the input as it is. Topics are the clusters that were found in the corpus.",
+        "",
+        *(f"- **{measure.label}**: {measure.about}." for measure in MEASURES.values()),
+    ]
+)
+
+
+def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
+    """Measures by order name, as `core.measure.Diversity.to_dict` gives them. Ours also have
+
+    shuffled_batches_worse: by trait, the share of the shuffles' batches whose total variation exceeds that of our worst
+        batch. trait_errors: by trait, see `core.measure.compare_errors`. targets: by trait with targets, see
+        `core.order.trait_targets.followed`. curves: the last two along the order.
+    """
+    metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
+    return metrics
+
+
+def load_table(run: Run) -> list[dict[str, Any]]:
+    """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
+    return run.rows("diversity_metrics", "table")
+
+
+def _compute(run: Run) -> Made:
+    traits = load_stream(run).traits
+    measured = _measure_orders(run, traits)
+    worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
+    metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
+    for ours, shares in worse.items():
+        metrics[ours]["shuffled_batches_worse"] = shares
+        metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
+    _follow(run, traits, metrics)
+    files: dict[str, Any] = {
+        "metrics": File(orjson.dumps(metrics), "json"),
+        "table": table_rows(measured, metrics),
+    }
+    if run.settings.output.plot:
+        files["picture"] = File(_picture(run, traits, measured), "png")
+    figures = {
+        "summary": summary_rows(metrics),
+        "findings": findings(metrics),
+    }
+    return Made(files, figures=figures)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    """What cannot be had of the targets is said by every run."""
+    if run.settings.order.targets:
+        metrics = orjson.loads(run.store.read_verified(receipt.files["metrics"]))
+        for warning in warnings_of(metrics["sequences"]["targets"]):
+            run.progress.note(warning)
+
+
+def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
+    settings = run.settings.sequence
+    targets = trait_targets(run.settings.order.targets, traits)
+
+    def documents(order: np.ndarray) -> Diversity:
+        return measure(
+            order,
+            traits.tokens,
+            traits.codes,
+            traits.sizes(),
+            sequence_length=settings.length,
+            batch=settings.batch,
+            targets=targets,
+        )
+
+    def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
+        return measure_packed(
+            packed, epochs, traits.codes, traits.sizes(), batch=settings.batch, targets=targets
+        )
+
+    def shuffled_documents(number: int) -> Diversity:
+        return documents(_shuffle(run, len(traits.tokens), number))
+
+    def shuffled_sequences(number: int) -> Diversity:
+        return sequences(*_shuffled_sequences(run, traits, number))
+
+    # Each task makes its order itself, so that no other is in memory meanwhile.
+    tasks: list[tuple[str, Callable[[], Diversity]]] = [
+        ("original", lambda: documents(np.arange(len(traits.tokens)))),
+        *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
+        ("curated", lambda: documents(load_order(run))),
+        *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
+        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
+    ]
+    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
+    measured: dict[str, list[Diversity]] = {}
+    with (
+        run.progress("measuring orders", len(tasks), "orders") as advance,
+        ThreadPoolExecutor(at_once, thread_name_prefix="divorder-measure") as threads,
+    ):
+        for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
+            measured.setdefault(name, []).append(figures)
+            advance(1)
+    return {name: average(of) for name, of in measured.items()}
+
+
+def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
+    """Errors of each trait apart against the shuffles', and both as lines."""
+    of = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
+    return {
+        "trait_errors": {trait: compare_errors(*pair) for trait, pair in of.items()},
+        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in of.items()}},
+    }
+
+
+def _follow(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
+    """How ours follow their targets, into the metrics of each."""
+    tables, sequence = run.settings.order.targets, run.settings.sequence
+    epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
+    if tables:
+        order, packed = load_order(run), load_packed(run)
+        epochs["curated"] = [(order, traits.tokens[order])]
+        runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)]
+        epochs["sequences"] = [(packed.document[of], packed.length[of]) for of in runs]
+    for name, streams in epochs.items():
+        figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
+        metrics[name]["targets"] = figures
+        metrics[name]["curves"]["targets"] = curves
+
+
+def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
+    return np.random.default_rng([run.settings.seed, number]).permutation(items)
+
+
+def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
+    """What training gets without any order: shuffled documents, as many tokens of each as the plan holds, packed, and
+    every epoch the sequences shuffled; a last one that is not full stays last."""
+    plan = load_packed(run)
+    tokens = np.bincount(plan.document, plan.length, len(traits.tokens))
+    del plan
+    order = _shuffle(run, len(traits.tokens), number)
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order].astype(np.int64))
+    del tokens
+    packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
+    full = int((packed.padding == 0).sum())
+    random = np.random.default_rng([run.settings.seed, number, 1])
+    rows = [
+        np.append(random.permutation(full), np.arange(full, len(packed)))
+        for _ in range(run.settings.sequence.epochs)
+    ]
+    return packed, np.stack(rows)
+
+
+def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
+    from dagster_divorder.view.pictures import BAR_PIXELS, PicturedOrder, ordering_comparison
+
+    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
+    orders = {name: PicturedOrder(diversity) for name, diversity in measured.items()}
+    for name, (of, distinct) in read_in_order(run, traits).items():
+        # The documents in order, which lie between shuffled and ordered sequences, are a row of the table.
+        if name != "curated":
+            columns = max(
+                1, int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
+            )
+            mix = cluster_mix(np.arange(len(of.length)), of.length, labels[of.document], clusters, columns)
+            orders[name] = PicturedOrder(measured[name], distinct, mix)
+    return ordering_comparison(orders, load_names(run))
+
+
+def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
+    """What is drawn of an order, by its name, the original first: what is read, and how many distinct clusters each
+    sequence holds, int64 (S,). Of sequences the first epoch, of shuffles the first that is measured."""
+    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
+    packed = {
+        "sequences_random": _shuffled_sequences(run, traits, 0),
+        "sequences": (load_packed(run), load_sequence_order(run)),
+    }
+    found = {}
+    for name, order in (("original", np.arange(len(traits.tokens))), ("curated", load_order(run))):
+        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
+        found[name] = documents_stream(order, traits.tokens), distinct
+    for name, (sequences, epochs) in packed.items():
+        of = sequences_stream(sequences, epochs[0])
+        found[name] = of, distinct_in_sequences(of.indptr, labels[of.document], clusters)
+    return {name: found[name] for name in ("original", "sequences_random", "curated", "sequences")}
+
+
+def load_verdict(run: Run) -> Verdict:
+    """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
+    are balanced. One whose target moves is held against the mix that can be had of it.
+
+    Raises:
+        MissingStageError: diversity_metrics has no result under these settings.
+    """
+    settings, metrics = run.settings, load_metrics(run)
+    found = {
+        ours: beats_shuffling(
+            _windows(metrics[ours]),
+            _windows(metrics[other]),
+            settings.order.traits,
+            metrics[ours]["tokens"],
+            seams=(_seams(metrics[ours]), _seams(metrics[other])),
+            moving=settings.order.targets,
+        )
+        for ours, other in SHUFFLED.items()
+    }
+    return Verdict(
+        sequences=found[TRAIN_ON], documents=found["curated"], metrics=metrics, remedy=remedy(settings)
+    )
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where the sequences do not beat shuffling."""
+    if settings.packing.method == "related":
+        return (
+            "packing.method = 'related' puts like documents into one sequence on purpose; 'concat' mixes them"
+        )
+    for name, strategy in (
+        ("sequence.strategy", settings.sequence.strategy),
+        ("order.strategy", settings.order.strategy),
+    ):
+        if strategy not in ("balanced", "f3"):
+            return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
+    if settings.order.targets:
+        return (
+            f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
+            "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
+        )
+    return (
+        "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
+        "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
+    )
+
+
+def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
+    return {
+        window: {trait: WindowDeviation(**deviation) for trait, deviation in of.items()}
+        for window, of in figures["windows"].items()
+    }
+
+
+def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
+    return {trait: Seam(**of) for trait, of in figures["seam"].items()}
+
+
+def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
+    """The few figures of the training sequences in order that say how good they are, rounded as they are shown
+    elsewhere, and some as multiples of shuffling's. What cannot be told of this corpus is not there."""
+    rows = {row["order"]: row for row in receipt.figures["summary"]}
+    ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
+    measured = {name: ours[name] for name in FOLLOWED} | drift_columns(load_stationarity(run))
+    figures = {
+        MEASURES[name].label: float(MEASURES[name].show(value).replace(",", ""))
+        for name, value in measured.items()
+        if value is not None
+    }
+    times = {
+        f"{MEASURES[name].name.removesuffix(', mean')}, times shuffled": ours[name] / shuffled[name]
+        for name in FOLLOWED
+        if ours[name] is not None and shuffled[name]
+    }
+    return figures | times
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    verdict = load_verdict(run)
+    shown: dict[str, Table | Picture | Text | float] = {
+        "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
+        "orders": Text(f"{TextTable(side_by_side(receipt.figures['summary'])).markdown()}\n\n{LEGEND}"),
+        **_quality(run, receipt),
+        "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
+    }
+    if "picture" in receipt.files:
+        file = run.store.local(receipt.files["picture"])
+        shown["ordering_comparison"] = Picture(file, "orders compared")
+    drift = Table(load_stationarity(run).rows())
+    return {**shown, "drift": drift, "measures": Table(load_table(run))}
+
+
+def _order_beats_shuffling(run: Run) -> Finding:
+    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds); a table
+    shows the documents in order, too. The output is whole and can be trained on, whatever this says."""
+    verdict = load_verdict(run)
+    said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    return Finding(
+        passed=verdict.sequences.passed,
+        text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{said}",
+        remedy=verdict.remedy,
+        figures={ORDERS[TRAIN_ON]: verdict.sequences.rows(), ORDERS["curated"]: verdict.documents.rows()},
+    )
+
+
+def _nothing_drifts(run: Run) -> Finding:
+    """Features of the sequences along their order, those it balanced and those it never saw, against shuffles of the
+    same sequences. The output is whole and can be trained on, whatever this says."""
+    found = load_stationarity(run)
+    meant = (
+        "what is read last is like what is read first, as far as it can be told"
+        if found.passed
+        else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
+    )
+    return Finding(
+        passed=found.passed,
+        text=f"{found.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} shuffles of it: what the training "
+        f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meant}.",
+        remedy=stationarity_remedy(run.settings),
+        figures={"features": found.rows()},
+    )
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    orders = ("greedy_order", "packed_sequences", "sequence_order")
+    # The picture has the names of the clusters; measures know nothing of them.
+    names = ["cluster_names"] if settings.output.plot else []
+    return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "targets": settings.order.targets,
+        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
+        "end_of_text": settings.packing.end_of_text,
+        "plot": settings.output.plot,
+        "seed": settings.seed,
+    }
+
+
+DIVERSITY_METRICS = WholeCorpus(
+    name="diversity_metrics",
+    version=5,
+    group="ordering",
+    kinds=lambda settings: {"numpy", "numba"},
+    description="The proof, for every window of training: training sequences in order beside shuffled ones (three "
+    "seeds), documents in order beside shuffled ones, and the original order. *Plots* shows over runs how good it is.",
+    reads=_reads,
+    settings=_settings,
+    content=("metrics",),
+    then=("stationarity",),
+    quotes=("picture",),
+    doing="measuring orders",
+    pace=(0.1, 0.0026),
+    compute=_compute,
+    publish=_publish,
+    show=_show,
+    checks=(
+        Check(
+            name="order_beats_shuffling",
+            description="Every sequence, batch and run of batches keeps the corpus's own mix of the traits that are "
+            "balanced (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, the seam "
+            "between two epochs included.",
+            check=_order_beats_shuffling,
+        ),
+        Check(
+            name="nothing_drifts",
+            description="What a model reads last is like what it reads first: along the training sequences nothing "
+            "changes more than in shuffles of them, not even what the order never saw, such as words.",
+            check=_nothing_drifts,
+        ),
+    ),
+)

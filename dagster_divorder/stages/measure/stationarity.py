@@ -1,0 +1,240 @@
+"""stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch.
+
+Letters: S sequences that are looked at, Q runs of tokens in them, D dims.
+
+Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
+a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
+the traits, the token ids and the vectors that an output needs, so that the result does not depend on what evidence
+has been made before; files are read fragment by fragment.
+Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
+Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors; two features at a time, as the next
+one is taken while one is held against its shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.measure.sequence_features import DOCUMENTS, Runs, sequence_features
+from dagster_divorder.core.measure.stationarity import (
+    Feature,
+    Stationarity,
+    sampled_places,
+    stationarity,
+)
+from dagster_divorder.core.order.traits import Traits, column_codes
+from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
+from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Size, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import load_fields
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_view
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
+from dagster_divorder.stages.topics.components import (
+    STAGE_OF,
+    chosen_kind,
+    chosen_space_version,
+    is_centred,
+    kinds_of,
+    space_reads,
+)
+from dagster_divorder.store.space import Space
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+TOKENS = 1 << 26
+SEQUENCES = 1 << 14
+WORD_BITS = 12
+"""Words are 2**12 buckets of token ids."""
+FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
+"""Clusters of another seed are fitted to so many vectors at most, and numbers."""
+OTHER_CLUSTERS = 64
+
+
+def load_stationarity(run: Run) -> Stationarity:
+    """What the last run found.
+
+    Raises:
+        MissingStageError: there is no result under these settings.
+    """
+    return Stationarity.from_dict(orjson.loads(run.read("stationarity", "found")))
+
+
+def _exempt(run: Run) -> str:
+    """Why drift is no fault of these orders, "" where it would be one."""
+    if run.settings.order.targets:
+        return "order.targets asks for a mix that moves"
+    if run.receipt("packed_sequences").facts["frozen_sequences"]:
+        return "the order makes up for what a trainer has consumed (order.frozen_tokens)"
+    return ""
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where something drifts."""
+    if settings.sequence.strategy != "balanced":
+        return (
+            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps still what no trait names"
+        )
+    return (
+        "balance what drifts, if it is a field of the input, by naming it in order.traits; sequence.strategy = "
+        "'random' keeps everything as still as shuffling does"
+    )
+
+
+def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Runs:
+    """The sequences that are looked at, of an order of the plan's, int64 (S,), by default that of the first epoch."""
+    packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
+    full = np.ones(len(packed), bool)
+    full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
+    if run.settings.packing.method != "best_fit" and len(packed):
+        full[-1] &= packed.padding[-1] == 0
+    order = order[full[order]]
+    sequence = run.settings.sequence
+    at_most = min(SEQUENCES, TOKENS // sequence.length)
+    some = order[sampled_places(len(order), sequence.batch, at_most)]
+    return Runs.of(packed, some, traits.tokens)
+
+
+def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None, None]:
+    """What should not depend on where a sequence stands; one at a time, so that not all are in memory."""
+    balanced = set(run.settings.order.traits)
+    if vectors_are_balanced(run.settings):
+        balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
+    yield from sequence_features(sample, traits.codes, traits.tokens, balanced)
+    source = run.settings.input.source_field
+    if source and source not in traits.codes:
+        coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
+        records = load_stream(run).record(sample.document)
+        # Sources may be as many as documents.
+        _, codes = np.unique(coded[records], return_inverse=True)
+        yield Feature(source, "mix", sample.mix(codes))
+    yield Feature("words", "mix", _words(run, sample))
+    for kind in kinds_of(run.settings):
+        space = Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind))
+        clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
+        means, codes = _vectors(run, sample, space, clusters)
+        yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)
+        outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
+        yield Feature(f"distance of {kind} vectors", "number", outlying)
+        if clusters:
+            yield Feature("clusters of another seed", "mix", sample.mix(codes))
+
+
+def _words(run: Run, sample: Runs) -> csr_matrix:
+    """How often each sequence has each bucket of token ids, CSR int32 (S, 2**WORD_BITS)."""
+    from scipy.sparse import csr_matrix
+
+    from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+
+    ends = np.concatenate([[0], np.cumsum(sample.length)])
+    buckets = np.empty(ends[-1], np.uint16)
+    view, files = stream_view(run), run.files("token_counts")
+    for runs, rows, arrays in files.at(view.documents, view.document_row[sample.document]):
+        lengths = arrays["lengths"]
+        first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
+        copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
+    indptr, indices, data = count_buckets(buckets, ends[sample.indptr], 1 << WORD_BITS)
+    return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
+
+
+def _other_clusters(run: Run, sample: Runs, space: Space) -> ClusterFit:
+    """Clusters of another seed, and of another number."""
+    rows = stream_view(run).document_row[sample.documents[0]]
+    k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
+    width = space.dims(run.view)
+    count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
+    chosen = np.random.default_rng(run.settings.seed).choice(len(rows), count, replace=False)
+    vectors = space.rows(run.view, rows[chosen])
+    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre, overwrite=True)
+
+
+def _vectors(
+    run: Run, sample: Runs, space: Space, clusters: ClusterFit | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, if there are any,
+    int32 (Q,))."""
+    from scipy.sparse import csr_matrix
+
+    sums = np.zeros((len(sample), 0), np.float32)
+    codes = np.zeros(len(sample.document), np.int32)
+    view = stream_view(run)
+    for runs, rows, arrays in space.files.at(view.documents, view.document_row[sample.document]):
+        unique, of = np.unique(rows, return_inverse=True)
+        vectors = space.transform(arrays["vectors"][unique])
+        if not sums.size:
+            sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
+        sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
+        tokens = sample.length[runs].astype(np.float32)
+        sums[sequences] += csr_matrix((tokens, (at, of)), shape=(len(sequences), len(unique))) @ vectors
+        if clusters:
+            codes[runs] = assign(vectors, clusters)[0][of]
+    return sums / sample.tokens[:, np.newaxis], codes
+
+
+def _compute(run: Run) -> Made:
+    traits = load_stream(run).traits
+    sample = load_sample(run, traits)
+    found = stationarity(
+        counted(run.progress, "looking at features", ahead(features(run, traits, sample)), None, "features"),
+        len(sample),
+        batch=run.settings.sequence.batch,
+        seed=run.settings.seed,
+    )
+    found = replace(found, exempt=_exempt(run))
+    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": found.claim()})
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    fields = ["fields"] if settings.input.source_field else []
+    return (
+        *("raw_docs", "token_counts", *space_reads(settings), *fields),
+        *("centroids", "traits", *stream_reads(settings), "packed_sequences", "sequence_order"),
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "traits": sorted(settings.order.traits),
+        "source_field": settings.input.source_field,
+        "targets": bool(settings.order.targets),
+        "batch": settings.sequence.batch,
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)}
+    made = ("token_counts", "centroids", "traits", *stream_reads(run.settings), "packed_sequences")
+    of = versions(run, *made, "sequence_order")
+    return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
+
+
+def _amount(settings: Settings, size: Size) -> float:
+    """Tokens that are looked at; to walk over the others takes some hundredths of the time."""
+    looked_at = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
+    return looked_at + 0.05 * (size.tokens - looked_at)
+
+
+STATIONARITY = WholeCorpus(
+    name="stationarity",
+    version=4,
+    asset=False,
+    description="Whether anything drifts along the sequences.",
+    reads=_reads,
+    settings=_settings,
+    inputs=_inputs,
+    content=("found",),
+    doing="looking for drift",
+    amount=_amount,
+    pace=(0.3, 0.045),
+    compute=_compute,
+)

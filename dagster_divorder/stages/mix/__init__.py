@@ -1,0 +1,1 @@
+"""Stages that choose what is trained on and how often."""

@@ -1,0 +1,184 @@
+"""heldout_copies: which documents are near copies of one that is held out, so that none of them is trained on.
+
+Per document fragment: `near` int32 (rows,), the place among the held-out documents (`heldout_ids`) of the one that a
+document is near to, -1 where it is near none; `similarity` float32 (rows,), that of their shingles. A held-out document
+is near itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import xxhash
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.heldout import (
+    as_record,
+    consumed_document_mask,
+    heldout_files,
+    heldout_ids,
+)
+from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.ids import hex_ids, places, to_bytes
+from dagster_divorder.store.sample import contents, document_ids
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.text.near_duplicates import Index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heldout:
+    """What is kept out of training. ids: uint64 (H, 2), rising, of the held-out documents. Of all document rows:
+    documents bool (rows,), which are among them; near bool (rows,), which are near one, and no trainer has consumed;
+    to int64 (rows,), the place in `ids` of the one that each is or is near to; similarity float32 (rows,)."""
+
+    ids: np.ndarray
+    documents: np.ndarray
+    near: np.ndarray
+    to: np.ndarray
+    similarity: np.ndarray
+
+    @property
+    def removed(self) -> np.ndarray:
+        """Which documents are not trained on, bool (rows,)."""
+        return self.documents | self.near
+
+
+def load_heldout(run: Run) -> Heldout:
+    """What `heldout` keeps out of training.
+
+    Raises:
+        InputError: nothing of a value of `mixing.trait` would be trained on.
+    """
+    ids, view = heldout_ids(run), run.view
+    near, similarity = run.files("heldout_copies").columns(view.documents, "near", "similarity")
+    free = view.used_documents() & ~consumed_document_mask(run)
+    place = places(document_ids(run.store, view), ids)
+    same = place >= 0
+    found = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
+    traits, trait = load_traits(run), run.settings.mixing.trait
+    trained = np.unique(traits.codes[trait][~found.removed[view.document_row]])
+    lost = np.setdiff1d(traits.codes[trait], trained)
+    if len(lost):
+        records = traits.codes[trait] == lost[0]
+        held = int(found.documents[view.document_row[records]].sum())
+        raise InputError(
+            f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held:,} of its "
+            f"{int(records.sum()):,} records are held out, and {int(records.sum()) - held:,} are near copies of what "
+            "is; expected one at least: lower heldout.share, take it out of heldout.paths, or out of the input"
+        )
+    return found
+
+
+def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
+    """The documents to validate on, by source and id: `source` (the value of `mixing.trait`), `id` (hex), `text`, and
+    the `record` that holds it, of several the first: a line, or a row as a struct."""
+    if run.settings.heldout.paths:
+        table = heldout_files(run)
+    else:
+        view, traits, trait = run.view, load_traits(run), run.settings.mixing.trait
+        first = np.flatnonzero(view.copies == np.arange(len(view)))
+        first = first[heldout.documents[view.document_row[first]]]
+        names = pa.array(traits.names[trait], pa.large_string())
+        table = pa.table(
+            {
+                "source": names.take(pa.array(traits.codes[trait][first])),
+                "id": pa.array(hex_ids(heldout.ids[heldout.to[view.document_row[first]]]), pa.string()),
+                "text": contents(run.store, view.documents, view.document_row[first]),
+                "record": as_record(contents(run.store, view.records, view.record_row[first])),
+            }
+        )
+    return table.sort_by([("source", "ascending"), ("id", "ascending")])
+
+
+def removed_lines(run: Run, heldout: Heldout) -> bytes:
+    """The records that are in the input and in no training sequence since they are copies of what is held out, a JSON
+    line each, in input order: `record` (its position), `id`, `document` (the id in `heldout_table`), `similarity`, and
+    `copy`: exact, or near."""
+    view = run.view
+    removed = heldout.removed[view.document_row]
+    if not run.settings.heldout.paths:
+        # The first record of a held-out document is the one that is held out.
+        removed &= ~(heldout.documents[view.document_row] & (view.copies == np.arange(len(view))))
+    records = np.flatnonzero(removed)
+    rows = view.document_row[records]
+    columns = (
+        records.tolist(),
+        record_names(run, records),
+        hex_ids(heldout.ids[heldout.to[rows]]),
+        heldout.similarity[rows].astype(np.float64).round(4).tolist(),
+        heldout.documents[rows].tolist(),
+    )
+    return b"".join(
+        orjson.dumps(
+            {
+                "record": record,
+                "id": name,
+                "document": document,
+                "similarity": similarity,
+                "copy": "exact" if exact else "near",
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        for record, name, document, similarity, exact in zip(*columns, strict=True)
+    )
+
+
+def heldout_reads(settings: Settings) -> tuple[str, ...]:
+    """The stages that `load_heldout` needs, beside raw_docs and traits."""
+    return ("heldout", "heldout_copies") if settings.holds_out else ()
+
+
+def find_copies(
+    store: Store, signatures: StageFiles, index: Index, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The near copies of the documents of an index in a fragment."""
+    signed = signatures.read(fragment)["signature"]
+    near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
+    if len(rows := index.candidates(signed)):
+        texts = read_content(store, fragment.file).take(row_array(rows)).combine_chunks()
+        near[rows], similarity[rows] = index.nearest(texts, signed[rows])
+    return {"near": near, "similarity": similarity}
+
+
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+    from dagster_divorder.core.text.near_duplicates import Index
+
+    if run.settings.heldout.paths:
+        texts = heldout_files(run).column("text").chunks
+    else:
+        rows = places(heldout_ids(run), document_ids(run.store, run.view))
+        texts = [contents(run.store, run.view.documents, rows)]
+    return partial(find_copies, run.store, run.files("minhash").listed(), Index.of(texts))
+
+
+HELDOUT_COPIES = PerDocument(
+    name="heldout_copies",
+    version=1,
+    asset=False,
+    description="Which documents are near copies of what is held out.",
+    reads=lambda settings: ("raw_docs", "minhash", "heldout"),
+    inputs=lambda run: {
+        "signatures": run.receipt("minhash").key,
+        # Not the fit: of its documents some may be gone from the corpus.
+        "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
+    },
+    doing="looking for copies of what is held out",
+    pace=(0.03, 0.013),
+    compute=_compute,
+)

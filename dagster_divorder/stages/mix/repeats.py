@@ -1,0 +1,287 @@
+"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the choice, and what is held out.
+
+`times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
+a view with an item for each time, those of a record one after another. Without `mixing.weights`, `selection.method`
+and held-out documents the stage is not there, and the stream is the records.
+What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths, drawn by
+the records' ids, so that appended and moved input changes hardly any other's times. What a trainer has consumed
+(`order.frozen_tokens`) stands as often as it was read, and counts first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.mix.mixing import (
+    MOST_NAMED,
+    ODD,
+    MixPlan,
+    even_order,
+    plan_mix,
+    realised,
+    times_of,
+)
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.near_duplicates import load_copies
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.mix.heldout import consumed_times, consumed_version
+from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
+from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.view import View
+
+MOST_EPOCHS = 10_000
+"""Of a value: the stream has an item for each time that a record is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStream:
+    """What is trained on, M items: `records` int64 (M,), the position of each item's record among the accepted ones, or
+    None where these are the items; `view` and `traits` are of the items."""
+
+    records: np.ndarray | None
+    view: View
+    traits: Traits
+
+    def record(self, items: np.ndarray) -> np.ndarray:
+        """The positions of items' records."""
+        return items if self.records is None else self.records[items]
+
+    def of_items(self, of_records: np.ndarray) -> np.ndarray:
+        """What is known of each record, (N, ...), of each item."""
+        return of_records if self.records is None else of_records[self.records]
+
+    def items(self, records: np.ndarray) -> np.ndarray:
+        """The items of records, int64 rising."""
+        return records if self.records is None else np.flatnonzero(np.isin(self.records, records))
+
+
+def load_times(run: Run) -> np.ndarray:
+    """How often each record is trained on, int32 (N,)."""
+    return run.arrays("repeats", "times")["times"]
+
+
+def stream_records(run: Run) -> np.ndarray | None:
+    """`TrainingStream.records`."""
+    return items_of(load_times(run)) if run.settings.repeats else None
+
+
+def stream_view(run: Run) -> View:
+    """The view of the items."""
+    records = stream_records(run)
+    return run.view if records is None else run.view.take(records)
+
+
+def load_stream(run: Run) -> TrainingStream:
+    """What the orders, the plan and the measures are of."""
+    traits, records = load_traits(run), stream_records(run)
+    if records is None:
+        return TrainingStream(None, run.view, traits)
+    return TrainingStream(records, run.view.take(records), traits.take(records))
+
+
+def stream_reads(settings: Settings) -> tuple[str, ...]:
+    """The stages that the stream is made of, beside raw_docs and traits."""
+    return ("repeats",) if settings.repeats else ()
+
+
+def stream_size(run: Run) -> int:
+    """Items of the stream."""
+    return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
+
+
+def stream_copies(run: Run, stream: TrainingStream) -> np.ndarray:
+    """A number of each item, int64 (M,), equal for copies, as `load_copies` has them."""
+    return stream.of_items(load_copies(run)) if run.settings.copies_apart == "near" else stream.view.copies
+
+
+def items_of(times: np.ndarray) -> np.ndarray:
+    """The record of each item, int64 (M,) rising. times: int (N,)."""
+    return np.repeat(np.arange(len(times)), times)
+
+
+def load_sources(run: Run) -> list[dict[str, Any]]:
+    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them. Unique: each
+    record counts once."""
+    return run.rows("repeats", "values")
+
+
+def _compute(run: Run) -> Made:
+    mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
+    training = np.flatnonzero(_may_be_trained_on(run))
+    some, names = traits.take(training), traits.names[trait]
+    codes = some.codes[trait]
+    sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
+    if isinstance(mixing.weights, dict):
+        wanted = [name for name in names if mixing.weights.get(name)]
+        refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
+    plan = plan_mix(
+        mixing.weights or "natural",
+        dict(zip(names, sizes.tolist(), strict=True)),
+        exponent=mixing.exponent,
+        total_tokens=mixing.total_tokens,
+        max_repeats=mixing.max_repeats,
+    )
+    most = int(plan.epochs.argmax())
+    if plan.epochs[most] > MOST_EPOCHS:
+        raise InputError(
+            f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
+            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
+        )
+    if plan.normalised:
+        given = ", ".join(
+            f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
+        )
+        run.progress.note(
+            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
+        )
+    times = np.zeros(len(traits.tokens), np.int32)
+    values = [
+        _name_hashes(some.names[name])[some.codes[name]]
+        for name in sorted(some.codes, key=lambda name: (name != trait, name))
+    ]
+    consumed = consumed_times(run)[training]
+    order = even_order(values, _draws(run)[training])
+    times[training] = times_of(plan, some.tokens, codes, order, consumed)
+    _say_what_is_beyond(run, plan, np.bincount(codes, some.tokens * consumed, len(names)).astype(np.int64))
+    got = realised(plan, some.tokens, codes, times[training])
+    rows = [
+        {
+            "value": name,
+            "records": records,
+            "unique tokens": tokens,
+            "records trained on": used,
+            "unique tokens trained on": unique,
+            "tokens trained on": read,
+            "epochs": epochs,
+            "share": share,
+            "planned share": planned,
+        }
+        for name, records, tokens, used, unique, read, epochs, share, planned in zip(
+            names,
+            np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
+            np.bincount(traits.codes[trait], traits.tokens, len(names)).astype(np.int64).tolist(),
+            *(of.tolist() for of in (got.records, got.unique_tokens, got.tokens, got.epochs, got.shares)),
+            plan.shares.tolist(),
+            strict=True,
+        )
+    ]
+    items = int(times.sum(dtype=np.int64))
+    figures = {
+        "items": items,
+        "left_out_records": int((times == 0).sum()),
+        "most_repeats": int(times.max(initial=0)),
+        "tokens_trained_on": int(got.tokens.sum()),
+        "unique_tokens_trained_on": int(got.unique_tokens.sum()),
+    }
+    return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
+
+
+def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
+    """
+    wanted: values of a trait that a setting names. sizes: (J,), tokens that are trained on, by value.
+
+    Raises:
+        InputError: nothing of one of them may be trained on, though records have it.
+    """
+    settings, traits = run.settings, load_traits(run)
+    names = traits.names[trait]
+    for name in sorted(wanted):
+        if name not in names or sizes[value := names.index(name)]:
+            continue
+        mine = traits.codes[trait] == value
+        if settings.holds_out and load_heldout(run).removed[run.view.document_row[mine]].all():
+            why = "they are held out, or near copies of what is: lower heldout.share, or name other heldout.paths"
+        elif settings.selects and not load_selected(run)[mine].any():
+            why = "selection.method chooses none of them: choose more, or from others"
+        elif not traits.tokens[mine].any():
+            why = "they have no tokens"
+        else:
+            why = "mixing.weights gives them no share: give them one"
+        raise InputError(
+            f"{setting} names {name!r}, and nothing of it is trained on: {int(mine.sum()):,} records have it, and "
+            f"{why}, or take {name!r} out of {setting}"
+        )
+
+
+def _draws(run: Run) -> np.ndarray:
+    """A random number of each record, uint64 (N,), by the id of its document and the seed; those of one text have
+    different ones, by their own ids."""
+    view, record = run.view, record_index(run, "id")[run.view.record_row]
+    by_id = np.lexsort([copy_number(view.record_row), record[:, 1], record[:, 0], view.document_row])
+    number = np.empty(len(view), np.int64)
+    number[by_id] = copy_number(view.document_row[by_id])
+    mask, factor = np.random.SeedSequence([run.settings.seed, 2]).generate_state(2, np.uint64)
+    ids = document_ids(run.store, view)[view.document_row, 0] + number.astype(np.uint64) * ODD
+    return (ids ^ mask) * (factor | np.uint64(1))
+
+
+def _name_hashes(names: Sequence[str]) -> np.ndarray:
+    """uint64 (J,): unlike codes they stay when there are other values."""
+    return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
+
+
+def _say_what_is_beyond(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
+    """consumed: int64 (K,), tokens by value."""
+    for value in np.flatnonzero(consumed > plan.tokens)[:MOST_NAMED]:
+        run.progress.note(
+            f"of {run.settings.mixed_trait} {plan.names[value]!r} a trainer has consumed {consumed[value]:,} tokens "
+            f"(order.frozen_tokens), more than the {plan.tokens[value]:,} of its share; they stay, and it has no others"
+        )
+
+
+def _may_be_trained_on(run: Run) -> np.ndarray:
+    """Which records are chosen, and are not held out, nor too near to one that is; bool (N,)."""
+    # The choice is made among those that are not held out.
+    if run.settings.selects:
+        return load_selected(run)
+    if not run.settings.holds_out:
+        return np.ones(len(run.view), bool)
+    return ~load_heldout(run).removed[run.view.document_row]
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    mixing = settings.mixing
+    return {
+        "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
+        "trait": settings.mixed_trait,
+        "exponent": mixing.exponent if mixing.weights == "temperature" else None,
+        "heldout": settings.heldout.model_dump(mode="json"),
+        # An even part of the values of all traits.
+        "traits": sorted(settings.order.traits),
+        "seed": settings.seed,
+    }
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
+
+
+REPEATS = WholeCorpus(
+    name="repeats",
+    version=2,
+    group="ordering",
+    kinds=lambda settings: {"numpy"},
+    description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
+    "and what is held out.",
+    reads=_reads,
+    settings=_settings,
+    inputs=lambda run: {**versions(run, *_reads(run.settings)), "consumed": consumed_version(run)},
+    content=("times", "values"),
+    when=lambda settings: settings.repeats,
+    doing="deciding how often each record is read",
+    pace=(0.03, 0.005),
+    compute=_compute,
+    show=lambda run, receipt: {"mix": Table(load_sources(run))},
+)

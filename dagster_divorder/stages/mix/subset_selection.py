@@ -1,0 +1,420 @@
+"""subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
+
+A budget of documents or tokens is filled by `selection.method`. What can be chosen is the first record of each text
+(with `order.separate_copies` = "near" of each group of near copies) that has a vector and is not held out; with
+`selection.min_quality` the first of those that reach it, and where they do not fill the budget all of them. What a
+trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
+Appended data are chosen from together with all others, since what they add depends on what there is; what moved is
+told. The vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so
+that the choice depends on neither fragments nor workers.
+
+`selection`, Parquet, a row an accepted record in input order: record_id, weight (by which it was chosen, 0 where it was
+not weighed), selected, reason. `choices`, Parquet: what would have been chosen otherwise, a row each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_divorder.core.measure.vendi import each_block, gram, vendi
+from dagster_divorder.core.mix.selection import choose, semdedup, spokes
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Selection
+from dagster_divorder.stages.corpus.fields import read_fields
+from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.mix.heldout import consumed_record_mask, consumed_version
+from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.order.bin_edges import is_number
+from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.ids import hex_ids
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.view import View
+from dagster_divorder.view.pictures import selection_sweep
+
+REASONS = (
+    "selected",
+    "consumed by a trainer",
+    "lower weight",
+    "copy of another record",
+    "no vector",
+    "held out, or near what is",
+    "below selection.min_quality",
+    "no quality",
+)
+SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT, BELOW, NO_QUALITY = range(len(REASONS))
+CANNOT = {
+    COPY: "are copies of others",
+    NO_VECTOR: "have no vector",
+    HELD_OUT: "are held out, or near what is",
+    BELOW: "are below selection.min_quality",
+    NO_QUALITY: "have no quality",
+}
+"""Why records cannot be chosen."""
+
+
+def load_selected(run: Run) -> np.ndarray:
+    """Which records are trained on, bool (N,)."""
+    return unpack_parquet(run.read("subset_selection", "selection"), ["selected"])["selected"].to_numpy()
+
+
+def left_out(run: Run) -> pa.Table:
+    """The records that are not trained on, in input order: `record` (its position), `id`, `weight`, `reason`."""
+    of_all = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
+    records = np.flatnonzero(~of_all["selected"].to_numpy())
+    rows = row_array(records)
+    names = pa.array(record_names(run, records), pa.large_string())
+    about = {name: of_all[name].take(rows) for name in ("weight", "reason")}
+    return pa.table({"record": rows, "id": names, **about})
+
+
+def selection_reads(settings: Settings) -> tuple[str, ...]:
+    """The stages that `load_selected` needs, beside raw_docs."""
+    return ("subset_selection",) if settings.selects else ()
+
+
+def vectors_stage(settings: Settings) -> str:
+    """The stage of the vectors by which documents are alike."""
+    return f"{settings.selection.vectors}_embeddings"
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """What there is to choose from: `rows` int64 (n,), the positions of the candidates; of all N records `tokens` and
+    `sizes` (what the budget counts), int64, `reasons` int8, why one is no candidate, and `quality` float64, if any;
+    `budget`: what is left of it for the candidates; `note`: why they do not fill it, "" where they do."""
+
+    vectors: np.ndarray
+    rows: np.ndarray
+    tokens: np.ndarray
+    sizes: np.ndarray
+    reasons: np.ndarray
+    quality: np.ndarray | None
+    budget: int
+    note: str
+
+
+def _pool(run: Run) -> _Pool:
+    """
+    Raises:
+        InputError: a budget that cannot be filled, or is spent already; a quality that is missing, or that no record
+            reaches.
+    """
+    chosen, view = run.settings.selection, run.view
+    vectors = map_vectors(run.store, view, run.receipt(vectors_stage(run.settings)))
+    tokens = run.column("token_counts", "lengths")[view.document_row].astype(np.int64)
+    quality = _quality(run) if chosen.quality else None
+    reasons = _reasons(run, view, vectors, quality)
+    rows = np.flatnonzero(reasons == LOWER)
+    if quality is not None:
+        _check_quality(run, rows, quality, reasons)
+    of = "tokens" if chosen.tokens else "documents"
+    sizes = tokens if chosen.tokens else np.ones_like(tokens)
+    spent, there = int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
+    asked, note = getattr(chosen, of) or spent + there, ""
+    if asked > spent + there and chosen.min_quality is not None:
+        note = (
+            f"selection.{of} is {asked:,}, and only {spent + there:,} {of} reach selection.min_quality = "
+            f"{chosen.min_quality:g}{' or are consumed already' if spent else ''}: all of them are chosen"
+        )
+        run.progress.note(note)
+    elif asked > spent + there:
+        counted = np.bincount(reasons, minlength=len(REASONS))
+        others = [f"{counted[reason]:,} {CANNOT[reason]}" for reason in CANNOT if counted[reason]]
+        raise InputError(
+            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from"
+            f"{f' (of {len(view):,} records ' if others else ''}{', '.join(others)}{')' if others else ''}; expected "
+            f"fewer: lower selection.{of}"
+        )
+    if asked < spent:
+        raise InputError(
+            f"selection.{of} is {asked:,}, and a trainer has consumed {spent:,} {of} (order.frozen_tokens); expected "
+            f"more: raise selection.{of}"
+        )
+    if rows.size and not spent and (shortest := int(sizes[rows].min())) > asked:
+        raise InputError(
+            f"selection.{of} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected room "
+            f"for one at least: raise selection.{of}"
+        )
+    return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent, note)
+
+
+def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | None) -> np.ndarray:
+    """Index in REASONS of each record, int8 (N,): LOWER of those that can be chosen."""
+    every = np.arange(len(view))
+    there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
+    consumed = consumed_record_mask(run)
+    copies = load_copies(run)
+    taken = np.zeros(len(view), bool)
+    taken[copies[consumed]] = True
+    reasons = np.full(len(view), LOWER, np.int8)
+    reasons[~np.concatenate(list(there))] = NO_VECTOR
+    first, least = copies, run.settings.selection.min_quality
+    if quality is not None and least is not None:
+        # Of copies the first that is good enough.
+        good = np.flatnonzero(quality >= least)[::-1]
+        of_group = np.full(len(view), -1)
+        of_group[copies[good]] = good
+        first = of_group[copies]
+    reasons[(first != every) | taken[copies]] = COPY
+    if quality is not None and least is not None:
+        reasons[quality < least] = BELOW
+        reasons[np.isnan(quality)] = NO_QUALITY
+    if run.settings.holds_out:
+        reasons[load_heldout(run).removed[view.document_row]] = HELD_OUT
+    reasons[consumed] = CONSUMED
+    return reasons
+
+
+def _quality(run: Run) -> np.ndarray:
+    """Quality float64 (N,), NaN where there is none."""
+    name = run.settings.selection.quality
+    assert name is not None
+    if run.settings.selection.quality_model:
+        return run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
+    column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
+    if not is_number(column.type):
+        raise InputError(
+            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "
+            "a model by an id with a slash"
+        )
+    return column.cast(pa.float64()).to_numpy()
+
+
+def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:
+    """See that there is something to choose from, and that candidates, `rows`, have a quality. reasons: see
+    `_reasons`."""
+    name, least = run.settings.selection.quality, run.settings.selection.min_quality
+    below, none = quality[reasons == BELOW], int((reasons == NO_QUALITY).sum())
+    if least is not None and not len(rows) and len(below) + none:
+        numbers = (
+            f"{name} goes from {below.min():g} to {below.max():g}" if len(below) else f"{name} has no number"
+        )
+        raise InputError(
+            f"selection.min_quality is {least:g}, and no record reaches it: of {len(below) + none:,} records {numbers}"
+            f"{f' ({none:,} have none)' if none and len(below) else ''}; expected a number in that range: lower it"
+        )
+    bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
+    if len(bad):
+        raise InputError(
+            f"selection.quality: record {record_names(run, bad[:1])[0]} has {name} = {quality[bad[0]]:g} (nan: none), "
+            f"and {len(bad) - 1:,} others have no better; expected a finite number from 0 on: correct or add it, or "
+            "take such records out of the input"
+        )
+    if len(rows) and not quality[rows].any():
+        raise InputError(
+            f"selection.quality: {name} is 0 of all {len(rows):,} records that can be chosen; expected one above 0: "
+            "name another field or model, or none"
+        )
+
+
+def _optimise(
+    store: Store, file: str, settings: Selection, of: tuple[float, np.ndarray, np.ndarray | None]
+) -> tuple[np.ndarray, int]:
+    """(the weights of candidates, given with an alpha and their quality; the steps they took)."""
+    alpha, rows, quality = of
+    if quality is not None and not quality.any():
+        quality = np.ones(len(rows))  # of a part where all are as bad, none is preferred
+    found = spokes(
+        np.load(store.local(file), mmap_mode="r", allow_pickle=False),
+        rows,
+        quality,
+        alpha=alpha,
+        steps=settings.steps,
+        rate=settings.rate,
+        tolerance=settings.tolerance,
+        start=quality if settings.start == "quality" else None,
+    )
+    return found.weights, len(found.objective) - 1
+
+
+def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray], int]:
+    """(weights of the candidates, one an alpha; the most steps that one took)."""
+    settings, rows = run.settings.selection, pool.rows
+    file = embeddings_file(run.receipt(vectors_stage(run.settings)))
+    quality = None if pool.quality is None else pool.quality[rows]
+    count = min(settings.partitions, len(rows))
+    parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
+    items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
+    optimised = run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0)
+    found = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
+    weights = {alpha: np.empty(len(rows)) for alpha in alphas}
+    for (alpha, part), (made, _) in zip(parts, found, strict=True):
+        weights[alpha][part] = made * (len(made) / len(rows))
+    return list(weights.values()), max(steps for _, steps in found)
+
+
+def _random(run: Run, rows: np.ndarray) -> np.ndarray:
+    """A number from 0 to 1 of each record by its text's id and the seed, so that appended data change none."""
+    ids = document_ids(run.store, run.view)
+    mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
+    return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
+
+
+def _compute(run: Run) -> Made:
+    settings, pool = run.settings.selection, _pool(run)
+    if not len(pool.rows):
+        raise InputError(
+            f"selection.method: none of {len(pool.reasons):,} records has a vector, so there is none to choose from; "
+            "expected one at least: give the texts words that the model knows, or set selection.vectors to another kind"
+        )
+    rows, quality = pool.rows, None if pool.quality is None else pool.quality[pool.rows]
+    alphas = list(settings.alphas) if settings.method == "spokes" else []
+    sweep = len(alphas) > 1
+    scores: dict[str, np.ndarray] = {"random": _random(run, rows)}
+    if quality is not None and (sweep or settings.method == "quality"):
+        scores["quality"] = quality
+    if sweep or settings.method == "semdedup":
+        scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)
+    figures: dict[str, Any] = {}
+    if alphas:
+        # What diversity alone would choose is what the others are held against.
+        alphas += [0.0] if sweep and 0.0 not in alphas else []
+        found, figures["steps"] = _spokes(run, pool, alphas)
+        scores |= {_name(alpha): weights for alpha, weights in zip(alphas, found, strict=True)}
+    used = _name(alphas[0]) if alphas else settings.method
+    chosen = {name: choose(of, pool.sizes[rows], pool.budget) for name, of in scores.items()}
+    ends = (
+        {"overlap with diversity alone": _name(0.0), "overlap with quality alone": "quality"} if sweep else {}
+    )
+    held = {column: chosen[name] for column, name in ends.items() if name in chosen}
+    every = {"all": np.ones(len(rows), bool), **chosen}
+    table = [{**_row(pool, name, of, held), "used": name == used} for name, of in every.items()]
+    pool.reasons[rows[chosen[used]]] = SELECTED
+    selected = pool.reasons <= CONSUMED
+    weight = np.zeros(len(selected))
+    weight[rows] = scores[used]
+    names = pa.array(hex_ids(record_index(run, "id")[run.view.record_row]), pa.string())
+    reasons = pa.DictionaryArray.from_arrays(
+        pa.array(pool.reasons), REASONS if settings.min_quality is not None else REASONS[:BELOW]
+    )
+    about = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
+    vendi_of = {row["choice"]: row["vendi"] for row in table}
+    counted = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
+    figures |= {
+        "method": settings.method,
+        "selected_records": int(selected.sum()),
+        "selected_tokens": int(pool.tokens[selected].sum()),
+        "vendi_all": vendi_of["all"],
+        "vendi_selected": vendi_of[used],
+        "vendi_random": vendi_of["random"],
+        **({"note": pool.note} if pool.note else {}),
+        "reasons": {reason: count for reason, count in zip(REASONS, counted, strict=True) if count},
+        **_moved(run, names, selected),
+    }
+    files: dict[str, Any] = {
+        "selection": File(pack_parquet(pa.table(about), "zstd"), "parquet"),
+        "choices": table,
+    }
+    if sweep:
+        files["picture"] = File(selection_sweep(table, [_name(alpha) for alpha in sorted(alphas)]), "png")
+    return Made(files, {}, figures)
+
+
+def _name(alpha: float) -> str:
+    """What the choice of spokes with an alpha is called."""
+    return f"spokes, alpha {alpha:g}"
+
+
+def _row(pool: _Pool, name: str, chosen: np.ndarray, held: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A choice among the candidates, bool (n,), as a row of the table; `held`: others, of which the share that it
+    has of them is told, by column."""
+    rows = pool.rows[chosen]
+    return {
+        "choice": name,
+        "documents": len(rows),
+        "tokens": int(pool.tokens[rows].sum()),
+        "mean tokens": float(pool.tokens[rows].mean()) if len(rows) else None,
+        "vendi": round(vendi(gram(pool.vectors, rows)), 4),
+        "mean quality": float(pool.quality[rows].mean()) if pool.quality is not None and len(rows) else None,
+        **{column: int((chosen & other).sum()) / max(1, int(other.sum())) for column, other in held.items()},
+    }
+
+
+def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
+    """What changed since the last choice on this store, in records: those that `joined` it, of which some are new in
+    the corpus, and those that `left` it though they are in the corpus still."""
+    last = load_receipt(run.store, "subset_selection")
+    if last is None or not run.store.exists(last.files["selection"]):
+        return {}
+    before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
+    known = before["record_id"]
+    now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
+    joined = now.filter(pc.invert(pc.is_in(now, value_set=old)))
+    moved = {
+        "joined": len(joined),
+        "joined_new_records": int(pc.sum(pc.invert(pc.is_in(joined, value_set=known))).as_py() or 0),
+        "left": int(pc.sum(pc.is_in(names.filter(pa.array(~selected)), value_set=old)).as_py() or 0),
+    }
+    run.progress.note(
+        f"of {len(now):,} records chosen {moved['joined']:,} were not before, {moved['joined_new_records']:,} of them "
+        f"new ones; {moved['left']:,} that were are left out"
+    )
+    return moved
+
+
+def load_choices(run: Run) -> list[dict[str, Any]]:
+    """What was chosen, and what would have been otherwise, a row each; see `_row`."""
+    return run.rows("subset_selection", "choices")
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    shown: dict[str, Table | Picture] = {"choices": Table(load_choices(run))}
+    if "picture" in receipt.files:
+        what = "quality, diversity, overlap and length of the choice against how much quality counts"
+        shown["alphas"] = Picture(run.store.local(receipt.files["picture"]), what)
+    return shown
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    chosen = settings.selection
+    return (
+        *("raw_docs", "token_counts", vectors_stage(settings)),
+        *(["fields"] if chosen.quality_field else []),
+        *(["quality_scores"] if chosen.quality_model else []),
+        *(["ids"] if settings.input.id_field else []),
+        *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
+        *near_reads(settings),
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    # Left out where it is unset, so that choices from before it keep their keys.
+    unset = {"min_quality"} if settings.selection.min_quality is None else set()
+    return {"selection": settings.selection.model_dump(mode="json", exclude=unset), "seed": settings.seed}
+
+
+SUBSET_SELECTION = WholeCorpus(
+    name="subset_selection",
+    version=2,
+    group="ordering",
+    kinds=lambda settings: {"numpy"},
+    description="Which records are trained on: chosen together for diversity and quality within a budget, or by a "
+    "simpler way, with what the ways would choose side by side.",
+    reads=_reads,
+    settings=_settings,
+    inputs=lambda run: {
+        **versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+        # What is consumed stays in the stream.
+        "consumed": consumed_version(run),
+    },
+    content=("selection",),
+    when=lambda settings: settings.selects,
+    doing="choosing what is trained on",
+    compute=_compute,
+    show=_show,
+)

@@ -1,0 +1,1 @@
+"""Stages from traits to the order of documents, sequences and batches."""

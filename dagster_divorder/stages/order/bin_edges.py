@@ -1,0 +1,126 @@
+"""bin_edges: edges of the bins that lengths, difficulties and numeric fields fall into, quantiles of the corpus.
+
+Appended records fall into the bins that are there. Under `order.refit = "auto"` the edges are cut again when the corpus
+has doubled since, when hardly any of its documents are left, or when a bin's share of the records leaves its band: more
+than BAND times what it was, with MIN_OVER records over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
+from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import coded_traits, fields_read, read_fields
+from dagster_divorder.store.arrays import pack, unpack
+
+EDGES, SHARES = "edges.safetensors", "shares.safetensors"
+DIFFICULTY_BINS = 16
+BAND, MIN_OVER = 3.0, 64
+
+
+def bins_of(settings: Settings, trait: str) -> int:
+    return DIFFICULTY_BINS if trait == "difficulty" else settings.order.length_bins
+
+
+def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
+    """What is cut into bins beside the length, by trait: the numeric fields, also those whose numbers are categories,
+    and the difficulty where it is a trait."""
+    fields = fields_read(run.settings)
+    table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
+    columns = {
+        name: table.column(name)
+        for name in table.column_names
+        if name in coded_traits(run.settings) and is_number(table.column(name).type)
+    }
+    if "difficulty" in coded_traits(run.settings):
+        columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
+    return columns
+
+
+def is_number(of: pa.DataType) -> bool:
+    """Whether values of a type are cut into bins; those of others are categories."""
+    return bool(pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of))
+
+
+def load_edges(run: Run) -> dict[str, np.ndarray]:
+    """Inner edges of the bins by trait, rising, float64 (bins - 1,) at most."""
+    return unpack(run.fit("bin_edges")[EDGES])
+
+
+def _shares(
+    run: Run,
+    tokens: np.ndarray,
+    columns: Mapping[str, pa.ChunkedArray | pa.Array],
+    edges: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The share of the records in each bin, by trait."""
+    codes = {"length": bin_codes(tokens, edges["length"])}
+    for trait, column in columns.items():
+        if trait in edges:
+            coded = column_codes(column, bins=bins_of(run.settings, trait), edges=edges[trait], name=trait)
+            codes[trait] = coded.codes
+    return {trait: np.bincount(of) / len(of) for trait, of in codes.items()}
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
+    for trait, column in columns.items():
+        cut = column_codes(column, bins=bins_of(run.settings, trait)).edges
+        assert cut is not None
+        edges[trait] = cut
+    return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
+
+
+def _drift(run: Run, fitted: Fitted) -> str | None:
+    why = has_doubled(run, fitted)
+    if why or run.planning:
+        return why
+    edges, then = unpack(fitted.files[EDGES]), unpack(fitted.files[SHARES])
+    columns = numbers(run)
+    for trait in columns:
+        if trait not in edges:
+            return f"{trait} is a number now"
+    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    for trait, now in _shares(run, tokens, columns, edges).items():
+        before = np.zeros(len(now))
+        before[: len(then[trait])] = then[trait][: len(now)]
+        over = (now > BAND * before) & ((now - before) * len(run.view) > MIN_OVER)
+        if over.any():
+            at = int(np.where(over, now - before, -1).argmax())
+            return f"a bin of {trait} holds {now[at]:.1%} of the records now, and held {before[at]:.1%}"
+    return None
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return (
+        *("raw_docs", "token_counts"),
+        *(["fields"] if fields_read(settings) else []),
+        *(["difficulty"] if "difficulty" in coded_traits(settings) else []),
+    )
+
+
+BIN_EDGES = PinnedFit(
+    name="bin_edges",
+    version=1,
+    asset=False,
+    description="Edges of the bins of lengths and numeric fields.",
+    reads=_reads,
+    settings=lambda settings: {
+        "bins": settings.order.length_bins,
+        "traits": sorted(coded_traits(settings)),
+    },
+    doing="cutting lengths and numeric fields into bins",
+    pace=(0.02, 0.0002),
+    compute=_compute,
+    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    drift=_drift,
+    tentative="lengths or fields of new records leave the bands of the bins",
+)

@@ -1,0 +1,221 @@
+"""greedy_order: the order of the documents, by the strategy of `order.strategy`.
+
+`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`), which is a record unless it is mixed.
+Computed as a whole, since one appended document can move every other; the same input, settings and seed give the same
+bytes.
+More than `order.shards_of` records are dealt to shards (`core.order.deal`), each of which is ordered by itself; then
+`shards` int64 says where each but the first begins in the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagster_divorder.core.order import order
+from dagster_divorder.core.order.deal import shard_of_each
+from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.order.spread import spacing, spread_order
+from dagster_divorder.core.order.trait_targets import document_targets
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.near_duplicates import near_reads
+from dagster_divorder.stages.mix.repeats import (
+    load_stream,
+    refuse_left_out,
+    stream_copies,
+    stream_reads,
+    stream_size,
+)
+from dagster_divorder.stages.order.frozen import load_frozen, record_ids
+from dagster_divorder.stages.output.shards import Parts, each_shard, shard_number
+
+
+def load_order(run: Run) -> np.ndarray:
+    """The current order, int64 (M,)."""
+    return run.arrays("greedy_order", "order")["order"]
+
+
+def load_shards(run: Run) -> np.ndarray:
+    """Where shards of the current order begin, but for the first, int64 (P - 1,)."""
+    return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
+
+
+def _compute(run: Run) -> Made:
+    settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
+    traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    for trait, table in settings.order.targets.items():
+        sizes = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
+        refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
+    run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
+    orders = _orders(
+        run,
+        Documents(traits, apart, frozen.documents if frozen else None),
+    )
+    made, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
+    tokens = int(traits.tokens.sum())
+    figures = {
+        "strategy": settings.order.strategy,
+        "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
+        "tokens": tokens,
+        "frozen_documents": len(frozen.documents) if frozen else 0,
+        "copies": asdict(
+            spacing(made, stream_copies(run, stream) if apart is None else apart, traits.tokens)
+        ),
+    }
+    files = {
+        "order": {"order": made} | ({"shards": bounds} if len(bounds) else {}),
+        "records": {"id": record_ids(run, stream.view)},
+    }
+    return Made(files, {"tokens": tokens}, figures)
+
+
+class Documents(NamedTuple):
+    """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for those that are to stand far
+    apart, or None; frozen int64 (F,), those that come first, or None."""
+
+    traits: Traits
+    copies: np.ndarray | None
+    frozen: np.ndarray | None
+
+
+def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
+    """The order of each shard, int64, as positions among the documents."""
+    in_order, shards = partial(order_documents, settings=run.settings), shard_number(run)
+    if shards == 1:
+        return [in_order(all_)]
+    weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
+    shard = shard_of_each(
+        all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen
+    )
+    bounds = np.cumsum(np.bincount(shard, minlength=shards))
+    members = np.split(np.argsort(shard, kind="stable"), bounds[:-1])
+    members[0] = np.concatenate([frozen, members[0][~np.isin(members[0], frozen)]])
+
+    def documents(shard: int) -> Documents:
+        items = members[shard]
+        return Documents(
+            all_.traits.take(items),
+            None if all_.copies is None else all_.copies[items],
+            None if shard else np.arange(len(frozen)),
+        )
+
+    made = each_shard(run, in_order, Parts(shards, documents))
+    return [items[order] for items, order in zip(members, made, strict=True)]
+
+
+def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
+    """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
+
+    The clusters come first where they are balanced: strategies that know one label a document take the first trait.
+    """
+    traits, chosen = documents.traits, settings.order
+    first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
+    codes = {trait: traits.codes[trait] for trait in first}
+    items = document_items(traits.tokens, codes, chosen.traits, within=chosen.within)
+    arguments = {
+        **settings.order_arguments(chosen.strategy),
+        "weights": items.weights,
+        "frozen": documents.frozen,
+        "targets": document_targets(chosen.targets, traits, first, items),
+    }
+    if documents.copies is not None:
+        return spread_order(items.counts, items.groups, documents.copies, **arguments)
+    return order(items.counts, items.groups, **arguments)
+
+
+def check_permutation(orders: np.ndarray, items: int, what: str, remedy: str) -> Finding:
+    """Whether orders, int64 (E, M), each name the numbers below `items` once."""
+    times = np.zeros((len(orders), items), np.int64)
+    inside = (orders >= 0) & (orders < items)
+    for row, (of, known) in enumerate(zip(orders, inside, strict=True)):
+        times[row] = np.bincount(of[known], minlength=items)
+    missing, doubled = int((times == 0).sum()), int((times > 1).sum())
+    unknown = int((~inside).sum())
+    found = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
+    passed = not (missing or doubled or unknown)
+    return Finding(
+        passed=passed,
+        text=f"{items:,} {what}, each exactly once." if passed else f"Of {items:,} {what}: {found}.",
+        remedy=f"{remedy}; do not train on an output of this one",
+        figures={
+            "items": items,
+            "orders": len(orders),
+            "missing": missing,
+            "doubled": doubled,
+            "unknown": unknown,
+        },
+    )
+
+
+def remade(run: Run, stage: str, file: str) -> str:
+    """How to have a whole-corpus result made anew."""
+    folder = run.store.where(run.receipt(stage).files[file]).rpartition("/")[0]
+    return f"delete the folder {folder} and materialise {stage} again, which makes it anew"
+
+
+def _is_a_permutation(run: Run) -> Finding:
+    orders = load_order(run)[np.newaxis]
+    items = "records, each as often as it is trained on" if run.settings.repeats else "accepted records"
+    return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
+
+
+def document_order(settings: Settings) -> dict[str, Any]:
+    """What of the settings decides how documents, or pieces of them, are ordered."""
+    order, strategy = settings.order, settings.strategy(settings.order.strategy)
+    reads_batch = "batch" in strategy.reads or settings.copies_apart
+    return {
+        "strategy": order.strategy,
+        "options": settings.strategy_key(order.strategy),
+        "traits": order.traits,
+        **settings.within_key,
+        "targets": order.targets,
+        "separate_copies": settings.copies_apart,
+        "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
+        "batch": settings.sequence.batch if reads_batch else None,
+        "seed": settings.seed,
+    }
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return (
+        "raw_docs",
+        "traits",
+        *stream_reads(settings),
+        *near_reads(settings),
+        *(["frozen"] if settings.order.frozen_tokens else []),
+    )
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """`order.shards_of` decides where it makes several shards, by how many."""
+    shards = shard_number(run)
+    return {**versions(run, *_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
+
+
+GREEDY_ORDER = WholeCorpus(
+    name="greedy_order",
+    version=5,
+    group="ordering",
+    kinds=lambda settings: {"numpy", "numba"},
+    description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
+    reads=_reads,
+    settings=document_order,
+    inputs=_inputs,
+    content=("order",),
+    pace=(0.1, 0.0027),
+    compute=_compute,
+    checks=(
+        Check(
+            name="order_is_a_permutation",
+            description="The order names every accepted record exactly once: none is lost, none comes twice.",
+            check=_is_a_permutation,
+            blocking=True,
+        ),
+    ),
+)

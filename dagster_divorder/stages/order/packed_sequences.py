@@ -1,0 +1,389 @@
+"""packed_sequences: which tokens make which training sequence. A plan; only exports gather tokens.
+
+The documents, in the order of `greedy_order`, packed into sequences of `sequence.length` tokens by `packing.method`.
+`plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and length int64 (Q,),
+and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
+trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
+`related` never puts copies into one sequence, and with `order.separate_copies` no method does; the plan then names the
+parts that keep them apart, for `sequence_order`.
+With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
+Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
+Shards of the documents are packed apart. What is left over of each, less than a sequence, is packed together at the end
+of the last one, so that the plan has one partial sequence at most. `shards` then says at which sequences they begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagster_divorder.core.order.items import Items
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.core.packing import (
+    PackedSequences,
+    Pieces,
+    cut,
+    join,
+    packing_report,
+    remaining,
+    sequence_counts,
+)
+from dagster_divorder.core.packing import pack as pack_pieces
+from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.ids import find_records
+from dagster_divorder.stages.corpus.near_duplicates import near_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_copies, stream_reads
+from dagster_divorder.stages.order.frozen import Frozen, load_frozen
+from dagster_divorder.stages.order.greedy_order import (
+    Documents,
+    document_order,
+    load_order,
+    load_shards,
+    order_documents,
+    remade,
+)
+from dagster_divorder.stages.output.shards import Parts, each_shard
+from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
+from dagster_divorder.store.space import map_vectors
+
+NOTHING = np.zeros(0, np.int64)
+
+
+class ToPack(NamedTuple):
+    """Pieces to pack, and of each its traits; copies int64 (P,), equal for copies (`stream_copies`), or
+    None."""
+
+    pieces: Pieces
+    traits: Traits
+    copies: np.ndarray | None
+
+
+def load_packed(run: Run) -> PackedSequences:
+    """The current plan."""
+    return _unpack_plan(run.arrays("packed_sequences", "plan"))
+
+
+def _compute(run: Run) -> Made:
+    stream, frozen = load_stream(run), load_frozen(run)
+    traits = stream.traits
+    packed = _pack(run, stream, frozen)
+    facts = {
+        "sequences": len(packed),
+        "sequence_length": run.settings.sequence.length,
+        "tokens_key": run.receipt("token_counts").key,
+        "end_of_text": run.settings.packing.end_of_text,
+        "frozen_sequences": len(frozen.sequences) if frozen else 0,
+        "left_out": run.receipt("base_model").facts["left_out"],
+    }
+    figures = {
+        "method": run.settings.packing.method,
+        "sequence_length": run.settings.sequence.length,
+        "frozen_sequences": facts["frozen_sequences"],
+        "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
+        **asdict(packing_report(packed, traits.codes["cluster"])),
+    }
+    return Made({"plan": _plan_arrays(packed), "rows": _row_arrays(packed, traits)}, facts, figures)
+
+
+def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
+    settings, traits, method = run.settings, stream.traits, run.settings.packing.method
+    pieces, bounds = _pieces_of_shards(run, stream, frozen)
+    separate = bool(settings.copies_apart) or method == "related"
+    # Found once for all shards: it goes through all records.
+    copies = stream_copies(run, stream) if separate or frozen else None
+    pack_part = partial(
+        _pack_part,
+        settings=settings,
+        # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+        keep_apart=separate and (method != "concat" or frozen is not None),
+        consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
+        vectors=_vectors_of(run, stream) if method == "related" else None,
+    )
+
+    def to_pack(some: Pieces) -> ToPack:
+        return _to_pack(settings, traits, copies if separate else None, some)
+
+    parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
+    # The vectors stay in this process.
+    packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
+    left = None
+    if len(packed) > 1 and method != "best_fit":
+        packed, left = _without_last(packed)
+    consumed = [frozen.sequences] if frozen else []
+    shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]
+    if left is not None:
+        packed.append(pack_part(to_pack(left), keep_apart=separate))
+    return replace(join(*consumed, *packed), shards=shards)
+
+
+def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
+    """(what is to be packed, in the order of the documents: all that is neither consumed nor cut; where each shard of
+    it begins, and the last one ends)."""
+    order, begins = load_order(run), load_shards(run)
+    lengths = stream.traits.tokens + run.settings.packing.end_of_text
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths[order])
+    if frozen:
+        pieces = remaining(pieces, frozen.sequences)
+    if run.settings.order.cut:
+        out = stream.items(find_records(run, run.settings.order.cut))
+        pieces = pieces.take(~np.isin(pieces.document, out))
+    bounds = [0, len(pieces)]
+    if len(begins):
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
+    return pieces, bounds
+
+
+def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
+    """(plans without a last sequence that is not full; what these sequences hold)."""
+    full = [len(plan) - bool(len(plan) and plan.padding[-1]) for plan in packed]
+    left = join(*(plan.part(end, len(plan)) for plan, end in zip(packed, full, strict=True)))
+    whole = [
+        replace(plan.part(0, end), without_tokens=plan.without_tokens)
+        for plan, end in zip(packed, full, strict=True)
+    ]
+    return whole, Pieces(left.document, left.start, left.length)
+
+
+def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
+    """The vectors of items, float32 (n, D)."""
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
+    return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
+
+
+def _to_pack(settings: Settings, traits: Traits, copies: np.ndarray | None, pieces: Pieces) -> ToPack:
+    """copies: of the documents, as `stream_copies` has them, or None where they do not matter."""
+    ordered = settings.packing.piece_tokens > 0
+    if ordered:
+        pieces = cut(pieces, settings.packing.piece_tokens)
+    of_pieces = replace(
+        traits,
+        tokens=pieces.length,
+        codes={
+            trait: codes[pieces.document]
+            for trait, codes in traits.codes.items()
+            if ordered or trait == "cluster"
+        },
+    )
+    return ToPack(pieces, of_pieces, None if copies is None else _copies_of(settings, copies, pieces))
+
+
+def _pack_part(
+    part: ToPack,
+    *,
+    settings: Settings,
+    keep_apart: bool,
+    consumed: np.ndarray,
+    vectors: Callable[[np.ndarray], np.ndarray] | None,
+) -> PackedSequences:
+    """Plan of the pieces, which with `packing.piece_tokens` are ordered first: a document's own traits, a piece's own
+    length. keep_apart: copies come into different sequences. vectors: of some documents, for `related`."""
+    pieces, traits, copies = part
+    if settings.packing.piece_tokens:
+        separated = copies if settings.copies_apart else None
+        in_order = order_documents(Documents(traits, separated, None), settings)
+        pieces, traits = pieces.take(in_order), traits.take(in_order)
+        copies = None if copies is None else copies[in_order]
+    return pack_pieces(
+        pieces,
+        method=settings.packing.method,
+        sequence_length=settings.sequence.length,
+        seed=settings.seed,
+        labels=traits.codes["cluster"],
+        vectors=None if vectors is None else lambda some: vectors(pieces.document[some]),
+        copies=copies if keep_apart else None,
+        consumed=consumed,
+    )
+
+
+def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
+    """A number for each run of tokens, equal where two are copies: the whole, or the same piece, of documents that
+    `copies` gives one number."""
+    of_text = copies[runs.document]
+    if not settings.packing.piece_tokens:
+        return of_text
+    return of_text << 31 | runs.start // settings.packing.piece_tokens
+
+
+def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
+    return {
+        "document": packed.document,
+        "start": packed.start,
+        "length": packed.length,
+        "indptr": packed.indptr,
+        "sequence_length": np.array([packed.sequence_length]),
+        "without_tokens": np.array([packed.without_tokens]),
+        "parts": packed.parts,
+        **({"shards": packed.shards} if len(packed.shards) else {}),
+    }
+
+
+def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
+    return PackedSequences(
+        document=arrays["document"],
+        start=arrays["start"],
+        length=arrays["length"],
+        indptr=arrays["indptr"],
+        sequence_length=int(arrays["sequence_length"][0]),
+        without_tokens=int(arrays["without_tokens"][0]),
+        parts=arrays["parts"],
+        shards=arrays.get("shards", NOTHING),
+    )
+
+
+def _row_arrays(packed: PackedSequences, traits: Traits) -> dict[str, np.ndarray]:
+    counts, groups = sequence_counts(
+        packed, {name: traits.codes[name] for name in sorted(traits.codes)}, traits.sizes()
+    )
+    return {
+        "indptr": counts.indptr.astype(np.int64),
+        "indices": counts.indices,
+        "data": counts.data,
+        "groups": groups,
+        "sequences": np.array(counts.shape),
+    }
+
+
+def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
+    records: of the stream."""
+    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    return {
+        "sequence": sequence,
+        "document": packed.document if records is None else records[packed.document],
+        "start": packed.start,
+        "length": packed.length,
+    }
+
+
+def load_sequence_items(run: Run, traits: Traits) -> Items:
+    """The sequences as items to order: the traits of `order.traits` in tokens, by name, with their weights."""
+    from scipy.sparse import csr_matrix
+
+    arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
+    counts = csr_matrix(
+        (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["sequences"])
+    )
+    names = sorted(traits.codes)
+    wanted = sequence_traits(run.settings.order.traits)
+    columns = np.concatenate([np.flatnonzero(arrays["groups"] == names.index(name)) for name in wanted])
+    sizes = [traits.sizes()[name] for name in wanted]
+    return Items(
+        counts=counts
+        if len(columns) == counts.shape[1] and (np.diff(columns) == 1).all()
+        else counts[:, columns],
+        groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
+        weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
+    )
+
+
+def sequence_traits(weights: dict[str, float]) -> list[str]:
+    """Trait names in the order of the sequences' groups: the cluster first, as for documents."""
+    return sorted(weights, key=lambda trait: (trait != "cluster", trait))
+
+
+def _no_token_lost(run: Run) -> Finding:
+    stream = load_stream(run)
+    tokens = run.column("token_counts", "lengths")[stream.view.document_row]
+    lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
+    if run.settings.order.cut:
+        packed = _with_cut(run, packed, stream.items(find_records(run, run.settings.order.cut)), lengths)
+    found = coverage(packed, lengths)
+    figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
+    if found.exact:
+        cut = (
+            f", but for those of {len(run.settings.order.cut):,} ids that are cut"
+            if run.settings.order.cut
+            else ""
+        )
+        text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{cut}."
+        return Finding(passed=True, text=text, figures=figures)
+    where = (
+        f"; the first document at fault is record {found.first:,} of the input"
+        if found.first is not None
+        else ""
+    )
+    return Finding(
+        passed=False,
+        text=f"Of {found.tokens:,} tokens {found.missing:,} are in no sequence, {found.doubled:,} are laid again, and "
+        f"{found.outside:,} are laid that no document has{where}.",
+        remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
+        figures=figures,
+    )
+
+
+def _with_cut(
+    run: Run, packed: PackedSequences, documents: np.ndarray, lengths: np.ndarray
+) -> PackedSequences:
+    """The plan with what was cut out of it behind it: of these documents all that no consumed sequence holds."""
+    consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
+    consumed = consumed[np.isin(packed.document[consumed], documents)]
+    parts = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
+    frozen = replace(packed, **parts, indptr=np.array([0, len(consumed)]))
+    left = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
+    behind = replace(frozen, **vars(left), indptr=np.array([0, len(left)]))
+    return join(packed, behind)
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    decides = {
+        "packing": settings.packing.model_dump(mode="json"),
+        "length": settings.sequence.length,
+        "separate_copies": settings.copies_apart,
+        "cut": settings.order.cut,
+        "seed": settings.seed,
+    }
+    if settings.packing.piece_tokens:
+        # Pieces are ordered here.
+        decides["order"] = document_order(settings)
+    return decides
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    related = settings.packing.method == "related"
+    return (
+        *(
+            "raw_docs",
+            "token_counts",
+            "traits",
+            *stream_reads(settings),
+            *near_reads(settings),
+            "greedy_order",
+        ),
+        *(["frozen"] if settings.order.frozen_tokens else []),
+        *(["ids"] if settings.order.cut and settings.input.id_field else []),
+        *(space_reads(settings) if related else []),
+    )
+
+
+PACKED_SEQUENCES = WholeCorpus(
+    name="packed_sequences",
+    version=6,
+    group="ordering",
+    kinds=lambda settings: {"numpy", "numba"},
+    description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "
+    "plan.",
+    reads=_reads,
+    settings=_settings,
+    content=("plan", "rows"),
+    doing="packing sequences",
+    pace=(0.04, 0.0002),
+    compute=_compute,
+    checks=(
+        Check(
+            name="no_token_lost",
+            description="Every token of every document is in exactly one training sequence: none is lost, none is "
+            "trained on twice.",
+            check=_no_token_lost,
+            blocking=True,
+        ),
+    ),
+)

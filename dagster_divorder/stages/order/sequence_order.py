@@ -1,0 +1,207 @@
+"""sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
+
+`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
+could not fill stays last, as trainers drop or pad it there. Sequences that a trainer has consumed stay first.
+With `order.separate_copies` those that hold copies stand far apart, in and across epochs; `figures` says how far.
+Shards are ordered apart, and follow one another in every epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagster_divorder.core.order import Targets
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.items import Items
+from dagster_divorder.core.order.trait_targets import sequence_targets
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
+from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
+from dagster_divorder.core.vectors.pca import Pca, project
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.near_duplicates import near_reads
+from dagster_divorder.stages.mix.repeats import load_stream, stream_copies, stream_reads, stream_view
+from dagster_divorder.stages.order.greedy_order import check_permutation, remade
+from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.output.shards import Parts, each_shard
+from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
+from dagster_divorder.store.view import View
+
+
+def load_sequence_order(run: Run) -> np.ndarray:
+    """The current orders, int64 (E, S), an epoch a row."""
+    return run.arrays("sequence_order", "order")["order"]
+
+
+def vectors_are_balanced(settings: Settings) -> bool:
+    """Whether the order of sequences looks at their vectors."""
+    return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
+
+
+def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
+    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment. view: what the plan's
+    documents are of, by default the stream."""
+    view, space = stream_view(run) if view is None else view, load_space(run)
+    sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
+    sums, axes = np.zeros((len(packed), 0), np.int64), None
+    each = space.files.at(view.documents, view.document_row[packed.document])
+    for runs, rows, arrays in counted(
+        run.progress, "adding up vectors", each, len(view.documents), "fragments"
+    ):
+        vectors = space.transform(arrays["vectors"])
+        if axes is None:
+            dims = vectors.shape[1]
+            random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)
+            axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
+            sums = np.zeros((len(packed), random.shape[1]), np.int64)
+        directions = project(vectors, axes, threads=count_workers(0))
+        add_directions(sums, sequence[runs], packed.length[runs], rows, directions)
+    return sums
+
+
+class Sequences(NamedTuple):
+    """Packed sequences to order: as items; the plan; copies int64 (N,), a number of each of its documents, equal for
+    copies (`stream_copies`), or None where these are of no concern; frozen: how many are consumed, and come first."""
+
+    items: Items
+    packed: PackedSequences
+    copies: np.ndarray | None
+    frozen: int
+
+
+def _compute(run: Run) -> Made:
+    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
+    traits, copies = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
+    items = load_sequence_items(run, traits)
+    sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
+    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
+    bounds = [0, *packed.shards.tolist(), len(packed)]
+
+    def part(shard: int) -> Sequences:
+        begin, end = bounds[shard : shard + 2]
+        some, of = items.part(begin, end), packed.part(begin, end)
+        if sums is not None and end > begin:
+            some = with_coordinates(some, of, sums[begin:end])
+        if copies is None:
+            return Sequences(some, of, None, 0 if shard else frozen)
+        documents, number = np.unique(of.document, return_inverse=True)
+        return Sequences(some, replace(of, document=number), copies[documents], 0 if shard else frozen)
+
+    in_order = partial(
+        order_sequences,
+        settings=settings,
+        targets=sequence_targets(
+            settings.order.targets, traits, sequence_traits(settings.order.traits), items
+        ),
+    )
+    orders = each_shard(run, in_order, Parts(len(bounds) - 1, part))
+    # A shard comes at its time in every epoch, so that what is in it comes again about an epoch later.
+    made = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
+    if copies is None:
+        copies = stream_copies(run, stream)
+    step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
+    figures = {
+        "strategy": settings.sequence.strategy,
+        "sequences": len(packed),
+        "epochs": settings.sequence.epochs,
+        "copies": asdict(sequence_spacing(packed, made, copies, step=step)),
+    }
+    return Made({"order": {"order": made}}, figures=figures)
+
+
+def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
+    """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
+    items, packed, copies, frozen = sequences
+    partial_ = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    whole = len(packed) - bool(partial_)
+    some, times = items.part(0, whole), None
+    if copies is not None:
+        as_packed = settings.sequence.strategy == "original"
+        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(whole)
+    orders = epoch_orders(
+        some.counts,
+        some.groups,
+        settings.sequence.epochs,
+        **settings.order_arguments(settings.sequence.strategy),
+        weights=items.weights,
+        coordinates=some.coordinates,
+        copies=times,
+        frozen=np.arange(frozen),
+        targets=targets,
+    )
+    return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
+
+
+def _is_a_permutation(run: Run) -> Finding:
+    sequences = run.receipt("packed_sequences").facts["sequences"]
+    remedy = remade(run, "sequence_order", "order")
+    return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
+    return (
+        "raw_docs",
+        *vectors,
+        "traits",
+        *stream_reads(settings),
+        *near_reads(settings),
+        "packed_sequences",
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
+    reads_batch = "batch" in strategy.reads or settings.copies_apart
+    return {
+        "strategy": sequence.strategy,
+        "options": settings.strategy_key(sequence.strategy),
+        "traits": settings.order.traits,
+        "targets": settings.order.targets,
+        "separate_copies": settings.copies_apart,
+        "sequence_length": sequence.length if "sequence_length" in strategy.reads else None,
+        "batch": sequence.batch if reads_batch else None,
+        "vectors": sequence.vectors if vectors_are_balanced(settings) else 0,
+        "epochs": sequence.epochs,
+        "pieces": settings.packing.piece_tokens,
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
+    read = ("packed_sequences", "traits", *stream_reads(run.settings), *near_reads(run.settings))
+    return {**versions(run, *read), "vectors": vectors}
+
+
+SEQUENCE_ORDER = WholeCorpus(
+    name="sequence_order",
+    version=6,
+    group="ordering",
+    kinds=lambda settings: {"numpy", "numba"},
+    description="The order of the packed sequences in which every batch, and every run of batches, carries the "
+    "corpus's own mix; one order an epoch.",
+    reads=_reads,
+    settings=_settings,
+    # The same numbers over another plan are another order of tokens, so the key makes the version.
+    inputs=_inputs,
+    pace=(0.05, 0.0023),
+    compute=_compute,
+    checks=(
+        Check(
+            name="sequence_order_is_a_permutation",
+            description="Every epoch reads every training sequence exactly once.",
+            check=_is_a_permutation,
+            blocking=True,
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Stages that write what people and trainers read."""

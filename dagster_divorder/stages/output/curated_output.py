@@ -1,0 +1,501 @@
+"""curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
+
+Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
+sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
+curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched;
+only the sidecar of a map that is newer is added to it (`cluster_map`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from typing import IO, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.corpus.find import as_one_kind, find_inputs
+from dagster_divorder.corpus.inputs import has_dictionary
+from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.errors import InputError, MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Link,
+    Made,
+    Shown,
+    Table,
+    WholeCorpus,
+    versions,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.mix.heldout_copies import (
+    heldout_reads,
+    heldout_table,
+    load_heldout,
+    removed_lines,
+)
+from dagster_divorder.stages.mix.repeats import load_sources, stream_reads, stream_records, stream_view
+from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
+from dagster_divorder.stages.order.greedy_order import load_order
+from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.topics.cluster_map import add_map
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.stages.topics.clusters import cluster_sizes
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
+from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.ids import places
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import document_ids, rows_by_id
+from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.view import View, offsets
+from dagster_divorder.view.drawing import stamped
+from dagster_divorder.view.words import output_label
+from dagster_divorder.write.curated import (
+    MANIFEST,
+    RECORDS,
+    OutputFolder,
+    WriteRecords,
+    check_format,
+    cut,
+    is_whole,
+    read_manifest,
+    scratch_beside,
+    shard_limits,
+    stage_scattered,
+    tidy,
+    write_columns,
+)
+from dagster_divorder.write.gather import fits_memory, gather, stored_records
+from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
+from dagster_divorder.write.output_records import stored, written
+
+META_VERSION = 2
+WORKERS_FROM_BYTES = 1 << 30
+"""Records from which on workers write them."""
+WORKERS_FROM_CORES = 4
+"""On fewer cores one process writes lines in place, where it can: it keeps a core and a half busy, without the
+memory of workers."""
+PICTURE = "ordering_comparison.png"
+SIMILARITY_SAMPLE = 5_000
+SAMPLED_BYTES = 25_000
+"""To look at a document of the sample takes as long as to write so much text."""
+PACKED = (
+    "sequences",
+    "last_sequence_tokens",
+    "padding",
+    "cut_documents",
+    "documents_per_sequence",
+    "clusters_per_sequence",
+)
+SPACE = ("vectors", "pca", "explained_variance")
+PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+def load_manifest(run: Run) -> dict[str, Any]:
+    """The manifest of the output that the last run wrote.
+
+    Raises:
+        MissingStageError: it never ran, or `output.path` does not hold that output.
+    """
+    folder = run.settings.output.path
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["key"] != run.receipt(OUTPUT).key:
+        raise MissingStageError(
+            f"{folder} does not hold the output that {OUTPUT} made last; run it again: divorder run"
+        )
+    return manifest
+
+
+def _compute(run: Run) -> Made:
+    """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
+    key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
+    ids = document_ids(run.store, view)[view.used_documents()]
+    # The manifest names it, also where a run is killed before its receipt does.
+    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
+    # Read again where they are needed: they take 16 bytes a document.
+    del ids
+    # Also one that was being replaced when a run was killed: what changes is told against it.
+    before = read_manifest(folder, replaced=True)
+    manifest = _write(run, view, key, file, before)
+    if before and before.get("ids", file) != file:
+        run.store.delete(before["ids"])
+    run.observed["written"] = True
+    files = manifest["files"]
+    figures = {
+        **manifest["delta"],
+        "records": len(view),
+        "written": False,
+        "folder": str(folder),
+        "files": files,
+        "bytes": sum(entry["bytes"] for entry in files.values()),
+    }
+    # The picture bears the date: the same output of another day is no other version.
+    hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
+    made = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
+    return Made(made, {"files": list(files)}, figures)
+
+
+def _lacks(run: Run, key: str) -> str | None:
+    """Why `output.path` does not hold the output of a key: it holds one, that of the last run into it."""
+    folder = run.settings.output.path
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return "output.path holds none"
+    if manifest.get("key") != key:
+        return "output.path holds the output of other settings or files"
+    return None if is_whole(folder, manifest["files"]) else "files of it are gone"
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    folder = run.settings.output.path
+    if run.settings.output.sidecars and run.is_current("cluster_map"):
+        add_map(run, run.receipt("cluster_map"), receipt)
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    tidy(run.store, folder, manifest["files"])
+    run.observed |= {
+        "files": manifest["files"],
+        "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+    }
+
+
+def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    order, sizes, of = load_order(run), compact(record_index(run, "size")), stream_records(run)
+    items = view if of is None else view.take(of)
+    taken = sizes[items.record_row]
+    # A large output may also pass through the gather's bucket files.
+    once = fits_memory(taken) or _in_place(run, taken)
+    expected = (1 if once else 2) * int(taken.sum()) + order.nbytes
+    del taken
+    with (
+        OutputFolder(run.store, run.settings.output.path, expected) as output,
+        # Arithmetic that needs none of what is written meanwhile.
+        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
+    ):
+        similarity = aside.submit(_similarity, run, view)
+        _stage_records(run, items, order, sizes, output)
+        output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
+        output.stage(
+            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), of))
+        )
+        output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
+        rejects, named = run.read("raw_docs", "rejects"), id_giver(run, run.receipt("raw_docs"))
+        rejects = b"".join(map(named, rejects.splitlines(keepends=True)))
+        output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        if run.settings.holds_out:
+            heldout = load_heldout(run)
+            output.stage(
+                "heldout.parquet", lambda file: file.write(pack_parquet(heldout_table(run, heldout), "zstd"))
+            )
+            output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
+        if run.settings.selects:
+            output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
+        if run.settings.output.sidecars:
+            _stage_sidecars(run, view, output)
+        about = _manifest(run, view, key)
+        if run.settings.output.plot:
+            picture = stamped(run.read("diversity_metrics", "picture"), output_label(about))
+            output.stage(PICTURE, lambda file: file.write(picture))
+        if before and before["key"] == key:
+            # A run that was killed after it had written this very output compared it with the one before.
+            delta = before["delta"]
+        else:
+            delta = _delta(run, _ids(run, file), before)
+            # Before the new output is there, so that none of them is ever seen beside it.
+            for name in output.remove_beside():
+                run.progress.note(f"{name} showed the output that is replaced, and is removed")
+        return output.commit(about | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta})
+
+
+def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
+    settings = run.settings.output
+    check_format(view.kind, settings)
+    kind = view.kind if settings.format == "auto" else settings.format
+    rows = view.record_row[order]
+    row_sizes = sizes[rows]
+    limits = shard_limits(row_sizes, settings.shard_bytes)
+    schema = None
+    if view.kind == "parquet":
+        schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
+    write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
+    names = (
+        [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
+    )
+    contents, start = stored_records(run.store, view), offsets(view.records)
+    files = dict(zip(names, pairwise([0, *limits]), strict=True))
+    many = output.by_workers and _in_workers(run, row_sizes, limits, schema)
+    in_place = _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES)
+    if many and not in_place:
+        stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, run.progress)
+        return
+    with run.progress("writing records", len(view), "records") as advance:
+        if in_place:
+            stage_in_place(output, contents, start, rows, row_sizes, files, advance)
+            return
+        with (
+            scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
+            contextlib.closing(gather(run.store, view, rows, row_sizes, scratch, advance)) as parts,
+        ):
+            for name, records in zip(names, cut(parts, limits), strict=True):
+                output.stage(name, partial(write, records))
+
+
+def _in_place(run: Run, sizes: np.ndarray) -> bool:
+    """Whether records of these sizes are lines that can be written one by one."""
+    return run.view.kind == "jsonl" and can_stage_in_place(run.settings.output.path, sizes)
+
+
+def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schema | None) -> bool:
+    """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
+    be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
+    have several.)"""
+    return (
+        min(run.engine.workers, len(limits)) > 1
+        and int(sizes.sum()) >= WORKERS_FROM_BYTES
+        and not (schema and any(map(has_dictionary, schema.types)))
+    )
+
+
+def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
+    lengths = run.column("token_counts", "lengths")[view.document_row]
+    output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
+    vectors = map_vectors(run.store, view, chosen_vectors(run))
+    output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
+
+
+def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
+    np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
+    settings = run.settings
+    before = run.graph.needed(settings, *_reads(settings))
+    stages = [stage for stage in before if run.graph[stage].asset]
+    figures = {stage: run.receipt(stage).figures for stage in stages}
+    raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
+    space, drift = space_figures(run), load_stationarity(run)
+    return {
+        "meta_version": META_VERSION,
+        "key": key,
+        "date": time.strftime("%Y-%m-%d"),
+        "input": {
+            "files": run.receipt("raw_docs").facts["files"],
+            "bytes": raw_docs["file_bytes"],
+            "kind": raw_docs["kind"],
+        },
+        "counts": {
+            "records": len(view),
+            "documents": raw_docs["documents"],
+            "rejected_records": raw_docs["rejected_records"],
+            "partial_lines": raw_docs["partial_lines"],
+        },
+        "tokens": figures["token_counts"]["tokens"],
+        "model": {
+            name: model[name] for name in ("base", "vocabulary", "dim", "engine", "table", "tokenizer")
+        },
+        "space": {name: space[name] for name in SPACE if name in space},
+        "k": run.receipt("centroids").facts["k"],
+        "strategy": settings.order.strategy,
+        "frozen_tokens": settings.order.frozen_tokens,
+        "traits": settings.order.traits,
+        **(
+            {"mixing": {"trait": settings.mixed_trait, "values": load_sources(run)}}
+            if settings.repeats
+            else {}
+        ),
+        "targets": settings.order.targets,
+        "sequence": settings.sequence.model_dump(),
+        "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
+        "seed": settings.seed,
+        "diversity": {name: _without_curves(of) for name, of in load_metrics(run).items()},
+        "stationarity": {
+            "sequences": drift.sequences,
+            "features": len(drift.features),
+            "tested": drift.tested,
+            "drifting": [feature.feature for feature in drift.drifting],
+        },
+        "cluster_names": load_names(run),
+        "cluster_sizes": cluster_sizes(run).tolist(),
+        "seconds": {stage: of["seconds"] for stage, of in figures.items()},
+        "versions": {"python": platform.python_version(), **_installed_packages()},
+    }
+
+
+def _installed_packages() -> dict[str, str]:
+    """The version of each of PACKAGES that is installed: `warm` runs before all of them are."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
+    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
+    return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
+
+
+def _similarity(run: Run, view: View) -> dict[str, Any]:
+    """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
+    from dagster_divorder.core.measure.similarity import cosine_statistics
+
+    rows = np.sort(rows_by_id(run.store, view, SIMILARITY_SAMPLE))
+    return dict(cosine_statistics(load_space(run).rows(view, rows)))
+
+
+def _ids(run: Run, file: str) -> np.ndarray:
+    """The ids of the documents of an output, uint64 (n, 2)."""
+    return unpack(run.store.read_verified(file))["ids"]
+
+
+def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
+    """Distinct documents, by their ids, compared with the output that this one replaces.
+
+    Its ids are kept apart from its view, whose fragments merging and pruning take away.
+    """
+    name = (before or {}).get("ids")
+    old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
+    reused = int((places(now, old) >= 0).sum())
+    return {
+        "new_documents": len(now) - reused,
+        "reused_documents": reused,
+        "dropped_documents": len(old) - reused,
+    }
+
+
+def _every_record_in_output(run: Run) -> Finding:
+    """The output's records against those that were read from the input, as multisets.
+
+    The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read:
+    once, in blocks. (JSON lines made of Parquet rows are other bytes; there, and where records are not each trained on
+    once, the stored ones are read once more.)
+    """
+    receipt = run.receipt("curated_output")
+    folder = run.settings.output.path
+    remedy = (
+        f"delete {folder / MANIFEST} and materialise curated_output again, which then writes every file anew; until "
+        "then do not train on this output"
+    )
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.get("key") != receipt.key:
+        what = "has no manifest" if manifest is None else "is not the one that the last run wrote"
+        return Finding(passed=False, text=f"The output in {folder} {what}.", remedy=remedy)
+    names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
+    rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
+    try:
+        found = written(map(folder_at(folder).source, names))
+    except (OSError, InputError) as error:
+        return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
+    whole = not (rendered or run.settings.repeats)
+    planned = load_multiset(run) if whole else stored(run.store, stream_view(run), as_json=rendered)
+    passed = found == planned
+    times = "it is trained on" if run.settings.repeats else "in the input"
+    return Finding(
+        passed=passed,
+        text=f"All {planned.records:,} accepted records are in the output, each as often as {times} "
+        f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
+        if passed
+        else f"The output does not hold the accepted records: {_difference(found, planned)}.",
+        remedy=remedy,
+        figures={
+            "records": found.records,
+            "bytes": found.bytes,
+            "multiset_hash": f"{found.hashes:032x}",
+            "planned_records": planned.records,
+            "planned_bytes": planned.bytes,
+            "planned_multiset_hash": f"{planned.hashes:032x}",
+        },
+    )
+
+
+def _difference(found: Multiset, planned: Multiset) -> str:
+    if found.records != planned.records:
+        return f"{found.records:,} records, expected {planned.records:,}"
+    if found.bytes != planned.bytes:
+        return f"{found.bytes:,} bytes, expected {planned.bytes:,}"
+    return (
+        f"as many, but other ones (hash of the multiset {found.hashes:032x}, expected {planned.hashes:032x})"
+    )
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    files = [{"file": name, **entry} for name, entry in receipt.figures["files"].items()]
+    return {"output_folder": Link(run.settings.output.path), "output_files": Table(files[:200])}
+
+
+ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
+    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
+    return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    facts, field = run.receipt("raw_docs").facts, run.settings.input.id_field
+    orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
+    return {
+        "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
+        **versions(
+            run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
+        ),
+        **versions(run, *heldout_reads(run.settings), *selection_reads(run.settings)),
+        # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
+        # not.
+        "orders": orders,
+        "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
+        # Of what is written only the rejects, and what is not trained on, show ids.
+        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.repeats) else {}),
+    }
+
+
+CURATED_OUTPUT = WholeCorpus(
+    name="curated_output",
+    version=5,
+    group="output",
+    # Whoever asks for exports gets them with the output.
+    then=("exports",),
+    kinds=lambda settings: {"json", "parquet"},
+    description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
+    "manifest.",
+    reads=_reads,
+    # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
+    settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path", "format"})},
+    inputs=_inputs,
+    content=("hashes",),
+    lacks=_lacks,
+    publish=_publish,
+    doing="writing the output",
+    check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
+    compute=_compute,
+    amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
+    shared_from=WORKERS_FROM_BYTES,
+    pace=(0.0, 0.0036),
+    show=_show,
+    checks=(
+        Check(
+            name="every_record_in_output",
+            description="The output holds every accepted record, byte for byte, as often as the input does. Held "
+            "against each other: how many they are, their bytes, and the sum of their hashes.",
+            check=_every_record_in_output,
+            blocking=True,
+        ),
+    ),
+)

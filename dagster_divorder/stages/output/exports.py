@@ -1,0 +1,475 @@
+"""exports: the training sequences in their final order, tokens and all, in the formats that trainers read.
+
+A folder below `exports.path` for each of `exports.formats`: files in the order of training. Its neighbour holds the
+tokenizer and manifest.json, written last (docs/exports.md). An export that is whole and up to date is left untouched,
+whatever other formats are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder import __version__
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.export_tokenizer import (
+    SAMPLE_BYTES,
+    SAMPLE_ROWS,
+    TOKENIZER_FILES,
+    tokenizer_files,
+)
+from dagster_divorder.models.tokenize import named_specials, special_ids
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Link,
+    Made,
+    Shown,
+    Table,
+    WholeCorpus,
+    content_hash,
+    versions,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
+from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, EXPORT_VERSION, NEIGHBOUR, file_at
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.trainers.replay import Shape, replay
+from dagster_divorder.write.curated import (
+    OutputFolder,
+    damaged_file,
+    is_whole,
+    read_manifest,
+    refuse_strangers,
+    scratch_beside,
+    tidy,
+)
+from dagster_divorder.write.exports import FORMATS
+from dagster_divorder.write.exports.format import Format, Options
+from dagster_divorder.write.exports.megatron import MEGATRON
+from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
+from dagster_divorder.write.exports.text import TEXT
+
+TAG_DIGITS = 8
+
+
+def _compute(run: Run) -> Made:
+    with scratch_beside(run.store, run.settings.exports.path) as scratch:
+        return _made(run, stored_tokens(run, load_base_model(run).directory, scratch))
+
+
+def _made(run: Run, tokens: Tokens) -> Made:
+    plan, order = load_packed(run), load_sequence_order(run)
+    asked = [FORMATS[name] for name in run.settings.exports.formats]
+    for found in asked:
+        found.check(_rows(run, found, plan, order, tokens))
+    hashes, table = {}, []
+    for found in asked:
+        folder = _folder(run, found.name)
+        if found.name in _lacks_each(run):
+            _write(run, found, _rows(run, found, plan, order, tokens), order.size)
+        manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
+        hashes[found.name] = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+        table.append(
+            {
+                "format": found.name,
+                "folder": str(folder),
+                "sequences": manifest["rows"],
+                "tokens": manifest["tokens"],
+                "files": len(manifest["files"]),
+                "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+            }
+        )
+    figures = {"exports": table}
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
+
+
+def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
+    """The token ids of the stream's items; directory: of the tokenizer, scratch: for files of a moment.
+
+    Raises:
+        InputError: an end-of-text token is asked for, and the tokenizer names none.
+    """
+    ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
+    if run.settings.packing.end_of_text and ids["eos"] is None:
+        raise _no_end_of_text(directory)
+    padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
+    return Tokens(
+        files=run.files("token_counts"),
+        view=stream_view(run),
+        records=stream_records(run),
+        dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
+        special={name: value for name, value in ids.items() if value is not None},
+        end_of_text=ids["eos"] or 0,
+        padding=padding or 0,
+        vocabulary=vocabulary,
+        directory=directory,
+        names=partial(record_names, run),
+        scratch=scratch,
+        engine=lambda: run.engine,
+        progress=run.progress,
+    )
+
+
+def _no_end_of_text(directory: Path) -> InputError:
+    return InputError(
+        f"packing.end_of_text is true, and the tokenizer in {directory} names no end-of-text token; expected an "
+        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): name it "
+        "there, or set packing.end_of_text = false"
+    )
+
+
+def _rows(run: Run, found: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
+    """The rows of an export. order: int64 (E, S), of the plan's sequences."""
+    if found.epochs == "index":
+        place = np.empty(order.shape[1], np.int64)
+        place[order[0]] = np.arange(order.shape[1])
+        return Rows(plan, order[0], place[order], tokens)
+    sequence, layout = order.reshape(-1), _layout(run.settings, found)
+    if layout:
+        sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]
+    return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
+
+
+def _layout(settings: Settings, found: Format) -> dict[str, int]:
+    """For how many ranks, sequences and workers the rows of a format lie; nothing where they lie in the order of
+    training."""
+    exports = settings.exports
+    if not found.contiguous_ranks or exports.world_size * exports.workers == 1:
+        return {}
+    return exports.model_dump(include={"world_size", "micro_batch", "workers"})
+
+
+def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
+    """Write an export of so many planned rows."""
+    folder = _folder(run, found.name)
+    left_out = 0 if found.epochs == "index" else planned - len(rows)
+    if left_out:
+        run.progress.note(
+            f"{found.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
+            "micro-batch of every worker of every rank"
+        )
+    options = Options(
+        tag=_tag(run, found),
+        shard_bytes=run.settings.exports.shard_bytes,
+        batch=run.settings.sequence.batch,
+    )
+    started = time.perf_counter()
+    size = 4 * int(rows.tokens.sum())
+    with run.progress(found.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
+        about = found.write(rows, output, options)
+        for name, data in _tokenizer(run, rows.stored).items():
+            output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
+        files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
+    rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
+    run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
+
+
+def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
+    """The files of the tokenizer that lie beside each export, by name."""
+    if "tokenizer" not in run.memo:
+        if run.settings.model.base == BOOTSTRAP:
+            # Made here, in a form that tests compare with transformers.
+            paths = [tokens.directory / name for name in TOKENIZER_FILES]
+            files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
+        else:
+            texts = sample_texts(
+                run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES
+            )
+            encoder = load_base_model(run).encoder()
+            files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
+        if note:
+            run.progress.note(note)
+        run.memo["tokenizer"] = files
+    made: dict[str, bytes] = run.memo["tokenizer"]
+    return made
+
+
+def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
+    settings, tokens = run.settings, rows.stored
+    return {
+        "key": _key(run, found),
+        "prefix": f"train-{_tag(run, found)}",
+        "format": found.name,
+        "format_version": EXPORT_VERSION,
+        "divorder_version": __version__,
+        "plan": plan_fingerprint(run),
+        "sequences": len(rows.plan),
+        "epochs": settings.sequence.epochs,
+        "epochs_stored": found.epochs,
+        "rows": len(rows),
+        "rows_left_out": left_out,
+        "tokens": int(rows.tokens.sum()),
+        "padded_rows": int((rows.tokens < rows.length).sum()),
+        "sequence_length": rows.length,
+        "batch": settings.sequence.batch,
+        "layout": _layout(settings, found),
+        "tokenizer": {
+            "base": settings.model.base,
+            "xxh3_128": run.receipt("base_model").facts["tokenizer"],
+            "vocabulary": tokens.vocabulary,
+            "end_of_text": tokens.special.get("eos"),
+            "beginning_of_text": tokens.special.get("bos"),
+            "padding": tokens.padding,
+        },
+        "packing": settings.packing.model_dump(),
+        "sequence": settings.sequence.model_dump(),
+        "order": settings.order.model_dump(mode="json"),
+        "seed": settings.seed,
+    }
+
+
+def planned_shape(run: Run, trainer: Trainer) -> Shape:
+    """The shape of the export that a trainer would read of the plan under these settings."""
+    settings, found = run.settings, FORMATS[trainer.formats[0]]
+    shape = Shape(
+        path=str(_folder(run, found.name)),
+        prefix=f"train-{_tag(run, found)}",
+        sequences=run.receipt("packed_sequences").facts["sequences"],
+        epochs=settings.sequence.epochs,
+        sequence_length=settings.sequence.length,
+        batch=settings.sequence.batch,
+        files=(),
+        layout=_layout(settings, found),
+    )
+    if found.epochs == "copies":
+        each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
+        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each))
+        shape = replace(shape, files=files)
+    return shape
+
+
+def plan_fingerprint(run: Run) -> str:
+    """What names the tokens that a trainer reads, one after another: corpus, tokenizer, packing and order."""
+    return content_hash(
+        versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
+        run.receipt("token_counts").key,
+        named_end_of_text(run),
+    )
+
+
+def named_end_of_text(run: Run) -> bool | list[str | int]:
+    """What names the token behind every document, whose id the tokenizer's key decides: True of the bootstrap model's
+    own, False where there is none."""
+    if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
+        return run.settings.packing.end_of_text
+    named = named_specials(Path(run.receipt("base_model").facts["directory"]))["eos"]
+    return [of.value for of in named]
+
+
+def _key(run: Run, found: Format) -> str:
+    """What a format's export is known by: all that its files and its manifest rest on."""
+    settings, directory = run.settings, load_base_model(run).directory
+    # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
+    paths = [directory / file for file in TOKENIZER_FILES[1:]]
+    named = {special: [of.value for of in every] for special, every in named_specials(directory).items()}
+    return content_hash(
+        found.name,
+        EXPORT_VERSION,
+        plan_fingerprint(run),
+        [
+            found is not MEGATRON and settings.exports.shard_bytes,
+            settings.sequence.batch,
+            _layout(settings, found),
+        ],
+        settings.input.id_field if found is TEXT else None,
+        {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
+        named,
+    )
+
+
+def _tag(run: Run, found: Format) -> str:
+    """What the names of an export's files carry: the beginning of its key, another one for other bytes."""
+    return _key(run, found)[:TAG_DIGITS]
+
+
+def _folder(run: Run, name: str) -> Place:
+    return run.settings.exports.path / name
+
+
+def _lacks_each(run: Run) -> dict[str, str]:
+    """Why `exports.path` does not hold the exports of some formats, by format; files are hashed once a run."""
+    if "lacks" not in run.memo:
+        found = {name: _lacks_format(run, name) for name in run.settings.exports.formats}
+        run.memo["lacks"] = {name: why for name, why in found.items() if why}
+    return run.memo["lacks"]
+
+
+def _lacks_format(run: Run, name: str) -> str | None:
+    folder = _folder(run, name)
+    manifest = read_manifest(folder, EXPORT_MANIFEST)
+    if manifest is None:
+        return f"exports.path holds no {name}"
+    if manifest["key"] != _key(run, FORMATS[name]):
+        return f"{name} is of another plan or other settings"
+    return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    for name in receipt.facts["formats"]:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest:
+            tidy(run.store, folder, manifest["files"], EXPORT_MANIFEST)
+
+
+def _check_settings(run: Run) -> None:
+    """No stranger's file is overwritten, and special tokens are there."""
+    for name in run.settings.exports.formats:
+        beside = "|".join(re.escape(NEIGHBOUR + file) for file in ("manifest.json", *TOKENIZER_FILES))
+        written = re.compile(f"{FORMATS[name].names}|{beside}")
+        refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
+    check_special_tokens(run.settings)
+
+
+def check_special_tokens(settings: Settings) -> None:
+    """
+    Raises:
+        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token that is
+            asked for.
+    """
+    model = settings.model
+    if model.base == BOOTSTRAP:
+        return
+    from dagster_divorder.models.checkpoint import locate
+
+    directory = locate(model.base, revision=model.revision)
+    if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
+        raise _no_end_of_text(directory)
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    return {
+        "exports_folder": Link(run.settings.exports.path),
+        "exports": Table(receipt.figures["exports"]),
+    }
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    named = TEXT.name in settings.exports.formats and settings.input.id_field
+    stream = stream_reads(settings)
+    read = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
+    return (*read, "ids") if named else read
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    formats = settings.exports.formats
+    return {
+        "layouts": {name: _layout(settings, FORMATS[name]) for name in formats},
+        # Megatron's is one file.
+        "shard_bytes": settings.exports.shard_bytes if formats != (MEGATRON.name,) else None,
+    }
+
+
+def _whole(run: Run) -> Finding:
+    """Every file of every export, read again."""
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        damage = (
+            damaged_file(folder, manifest["files"])
+            if manifest
+            else f"there is no {file_at(folder, EXPORT_MANIFEST)}"
+        )
+        if damage:
+            return Finding(
+                passed=False,
+                text=f"{damage}.",
+                remedy=f"delete {file_at(folder, EXPORT_MANIFEST)} and materialise exports again, which then writes "
+                "this format anew; until then do not train on it",
+            )
+    return Finding(passed=True, text="Every file of every export is as it was written.")
+
+
+def _trainers_keep_the_order(run: Run) -> Finding:
+    """Trainers that read these exports, as they come and at their best, by models of their samplers
+    (docs/decisions/trainers.md)."""
+    rows, without = [], []
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest is None:
+            return Finding(
+                passed=False,
+                text=f"{file_at(folder, EXPORT_MANIFEST)} is not there, or not whole.",
+                remedy="materialise exports again, which then writes this format anew",
+            )
+        readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
+        if readers:
+            shape = Shape.of(manifest, str(folder))
+            # Where ranks read contiguous parts, they are as many as the rows lie for.
+            ranks = shape.layout.get("world_size", 1)
+            found = [replay(shape, of, world_size=ranks if of.contiguous_ranks else None) for of in readers]
+            rows += [
+                {
+                    "format": name,
+                    "trainer": of.trainer.title,
+                    "by default": of.default.kept.text,
+                    "at its best": of.here.kept.text,
+                    "at so many ranks": of.reading.world_size,
+                }
+                for of in found
+            ]
+            without += [] if any(of.here.kept.in_order for of in found) else [name]
+    return Finding(
+        passed=not without,
+        text=f"No trainer reads {', '.join(without)} in the order of the plan."
+        if without
+        else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
+        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration.",
+        remedy="set exports.world_size, micro_batch and workers to those of the trainer",
+        figures={"trainers": rows},
+    )
+
+
+EXPORTS = WholeCorpus(
+    name="exports",
+    version=3,
+    group="output",
+    kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
+    description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
+    reads=_reads,
+    when=lambda settings: bool(settings.exports.formats),
+    settings=_settings,
+    inputs=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
+    content=("hashes",),
+    lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
+    publish=_publish,
+    doing="writing exports",
+    check_settings=_check_settings,
+    pace=(0.08, 0.01),
+    compute=_compute,
+    shared_from=WORKERS_FROM_BYTES,
+    show=_show,
+    checks=(
+        Check(
+            name="exports_are_whole",
+            description="Every file of every export has the sha256 that its manifest names.",
+            check=_whole,
+            blocking=True,
+        ),
+        Check(
+            name="trainers_keep_the_order",
+            description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
+            "table has each trainer that reads it, by default and at its best.",
+            check=_trainers_keep_the_order,
+        ),
+    ),
+)

@@ -1,0 +1,150 @@
+"""ordering_animation: two films of how training sequences are read, shuffled and in order, next to the output.
+
+`ordering_animation.mp4`: the dataset as bars, going from the original order into the sequences that a trainer reads,
+and the diversity of these. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
+first read; only where there is a map. Both show the first epoch. What is drawn are samples, so films cost the same for
+millions of documents. They are made again with every output, whose corpus, date and key they show. Without the extra
+`films`, which brings ffmpeg, there are none, and the report says how to install it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from dagster_divorder.core.measure.along import binned
+from dagster_divorder.core.measure.migration import sample_cells
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus, versions
+from dagster_divorder.stages.measure.diversity_metrics import read_in_order
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.topics.cluster_map import ClusterMap, load_map
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.stages.topics.clusters import cluster_sizes
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.ids import places
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.view.films import (
+    COLUMNS,
+    ROWS,
+    FilmedCorpus,
+    FilmedOrder,
+    film,
+    map_frames,
+    ordering_frames,
+    why_no_films,
+)
+from dagster_divorder.view.words import output_label
+from dagster_divorder.write.curated import write_beside
+
+BAR = "ordering_animation.mp4"
+MAP = "ordering_animation_umap.mp4"
+BINS = 100
+"""Points of the diversity curves."""
+
+
+def _compute(run: Run) -> Made:
+    shown, frames, fps = load_map(run), run.settings.animation.frames, run.settings.animation.fps
+    pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {BAR: lambda: _bar_frames(run)}
+    note = f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
+    if shown:
+        pictures[MAP], note = lambda: _map_frames(run, shown), ""
+    if why := why_no_films():
+        run.progress.note(why)
+        pictures, note = {}, why
+    with run.progress("drawing films", frames * len(pictures), "frames") as advance:
+        films = {name: _film(run.store, draw(), fps, advance) for name, draw in pictures.items()}
+    files = {Path(name).stem: File(made, "mp4") for name, made in films.items()}
+    return Made(
+        files, {"films": list(films)}, {"films": list(films), "frames": frames, "fps": fps, "note": note}
+    )
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    films = {name: run.store.read_verified(receipt.files[Path(name).stem]) for name in receipt.facts["films"]}
+    write_beside(run.store, run.settings.output.path, films)
+
+
+def _film(store: Store, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
+    # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
+    with store.scratch() as folder:
+        path = folder / "film.mp4"
+        with film(path, fps) as show:
+            for frame in frames:
+                show(frame)
+                advance(1)
+        return path.read_bytes()
+
+
+def _corpus(run: Run) -> FilmedCorpus:
+    return FilmedCorpus(
+        names=load_names(run), sizes=cluster_sizes(run), output_label=output_label(load_manifest(run))
+    )
+
+
+def _bar_frames(run: Run) -> Iterable[np.ndarray]:
+    traits = load_stream(run).traits
+    orders = read_in_order(run, traits)
+    curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
+    filmed = []
+    for name in ("sequences_random", "sequences"):
+        of, _ = orders[name]
+        # Runs as they lie in the original order: there the cells have their places before.
+        before = np.lexsort((of.start, of.document))
+        cells = sample_cells(np.argsort(before), of.length[before], COLUMNS * ROWS)
+        clusters = traits.codes["cluster"][of.document[before][cells.document]]
+        filmed.append(FilmedOrder(name, cells, clusters, curves[name]))
+    return ordering_frames(
+        filmed,
+        curves["original"],
+        _corpus(run),
+        count=run.settings.animation.frames,
+        sequence_length=run.settings.sequence.length,
+    )
+
+
+def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
+    # Of several records of one text the first counts, in any order.
+    stream = load_stream(run)
+    point = places(document_ids(run.store, run.view), shown.ids)[stream.view.document_row]
+    orders = {}
+    for name, (of, _) in read_in_order(run, stream.traits).items():
+        if name != "curated":
+            read = point[of.document]
+            first = np.full(len(shown.ids), len(read), np.int64)
+            np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
+            orders[name] = np.argsort(first, kind="stable")
+    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.animation.frames)
+
+
+ORDERING_ANIMATION = WholeCorpus(
+    name="ordering_animation",
+    version=3,
+    kinds=lambda settings: {"matplotlib"},
+    description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
+    "cluster map lighting up as documents are first read.",
+    reads=lambda settings: (
+        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
+        *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
+    ),
+    settings=lambda settings: {"animation": settings.animation.model_dump(mode="json")},
+    # Films that were left out for want of ffmpeg are made once it is there.
+    inputs=lambda run: {
+        **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),
+        "output": run.receipt(OUTPUT).key,
+        "films": why_no_films() is None,
+    },
+    quotes=("*",),
+    publish=_publish,
+    doing="drawing films",
+    compute=_compute,
+    show=lambda run, receipt: {
+        Path(name).stem: Link(run.settings.output.path / name) for name in receipt.facts["films"]
+    },
+)

@@ -1,0 +1,491 @@
+"""ordering_report: one HTML file next to the output that shows what was asked, what came of it, and the evidence.
+
+It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus;
+what is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a
+map, are written to `output.path` whole or not at all; the output's manifest does not list them.
+
+The page is made again only when something that it shows has changed. Times and memory of stages are shown, and differ
+from run to run, so neither key nor version covers them: a page shows those of the run that made it.
+
+Letters: N records, J trait values, C slices of the dataset, S sequences.
+Cost: a few passes over the records for each order; O(N log N) for the lengths.
+Memory: some 80 bytes a record beside C J numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.measure import cluster_mix
+from dagster_divorder.core.measure.along import binned, quantiles_along
+from dagster_divorder.core.measure.largest import Largest, largest
+from dagster_divorder.core.measure.packed import ReadRuns, runs_in_order
+from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
+from dagster_divorder.core.order.trait_targets import warnings_of
+from dagster_divorder.core.order.traits import column_codes
+from dagster_divorder.core.packing import PackedSequences, sequence_counts
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    File,
+    Link,
+    Made,
+    PerDocument,
+    Shown,
+    Table,
+    Text,
+    WholeCorpus,
+    versions,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
+from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
+from dagster_divorder.stages.evidence.training_evidence import load_evidence
+from dagster_divorder.stages.measure.diversity_metrics import (
+    load_verdict,
+    read_in_order,
+)
+from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.order.bin_edges import is_number, load_edges
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.topics import ari_comparison, k_calibration
+from dagster_divorder.stages.topics.cluster_map import load_map
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.stages.topics.clusters import cluster_sizes
+from dagster_divorder.stages.topics.components import chosen_kind
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import beginnings
+from dagster_divorder.view.drawing import stamped
+from dagster_divorder.view.report.numbers import (
+    LENGTH_QUANTILES,
+    Agreement,
+    Card,
+    MapPoints,
+    Numbers,
+    StageRun,
+    TraitAlong,
+)
+from dagster_divorder.view.words import READ, clip, count, number, output_label, percent
+from dagster_divorder.write.curated import write_beside
+
+PAGE = "ordering_report.html"
+CLOUD = "cluster_cloud.png"
+EVIDENCE = {
+    "strategy_comparison": "strategies of both levels side by side on this corpus",
+    "k_calibration": "how many clusters the corpus has",
+    "ari_comparison": "whether two kinds of vectors see the same topics",
+    "cluster_map": "the documents as a map, coloured by cluster",
+    "training_evidence": "what the order does to small models that are trained in it",
+    "set_diversity": "how many different things there are in the corpus, in what is chosen and in its parts",
+    "near_duplicates": "which texts are near copies of others",
+    "gradient_proxy": "whether gradients of the last blocks agree with those of all parameters",
+}
+"""Stage -> what the report shows of it where it is there; of those that the settings have."""
+LENGTH_COLUMNS, BINS = 100, 100
+"""Slices of the dataset in the chart of lengths; bins of sequences."""
+COLUMNS = (60, 240)
+"""Slices of a bar and of a strip, at least and at most: a batch each, where they are not too few or too many."""
+COLOURED = 60
+"""Clusters with a colour and a row of their own; all smaller ones share one."""
+KEPT = 20
+"""Values of any other category with a row of their own."""
+WORST_TRAITS, WORST_DOCUMENTS, WORST_SEQUENCES = 4, 3, 5
+"""Traits whose worst batch is shown, documents of each, and sequences that are shown, each with another document."""
+LOOKED_AT = 1000
+"""Sequences among which those are looked for: a book alone fills hundreds."""
+
+
+def _compute(run: Run) -> Made:
+    from dagster_divorder.view.report.sections import report
+
+    (found, missing), manifest = at_hand(run), load_manifest(run)
+    shown = numbers(run, manifest, found, missing)
+    page, sections = report(shown)
+    figures = {
+        "path": str(run.settings.output.path / PAGE),
+        "bytes": len(page),
+        "beside": [CLOUD] if "cluster_map" in found else [],
+        "check": " ".join(shown.check.sentences),
+        "better_than_shuffling": shown.check.passed if shown.check.compared else None,
+        "sections": sections,
+        "missing": list(missing),
+    }
+    files = {"page": File(page, "html")}
+    if "cluster_map" in found:
+        files["cloud"] = File(stamped(run.read("cluster_map", "picture"), output_label(manifest)), "png")
+    return Made(files, {"beside": figures["beside"]}, figures)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    files = {PAGE: run.store.read_verified(receipt.files["page"])}
+    if CLOUD in receipt.facts["beside"]:
+        files[CLOUD] = run.store.read_verified(receipt.files["cloud"])
+    write_beside(run.store, run.settings.output.path, files)
+
+
+def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
+    """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
+    found, missing = {}, {}
+    for stage in EVIDENCE:
+        try:
+            found[stage] = run.receipt(stage)
+        except MissingStageError as error:
+            if run.graph[stage].when(run.settings):
+                missing[stage] = str(error).partition(";")[0]
+    if "cluster_map" in found and "places" not in found["cluster_map"].files:
+        missing["cluster_map"] = found["cluster_map"].facts["note"].partition(";")[0]
+    return found, missing
+
+
+def numbers(
+    run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
+) -> Numbers:
+    """All that the report shows; found, missing: see `at_hand`."""
+    settings, verdict = run.settings, load_verdict(run)
+    metrics = verdict.metrics
+    of = _load(run)
+    tokens = of.stream.traits.tokens
+    coloured = largest(
+        tokens, of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"], COLOURED
+    )
+    sizes = cluster_sizes(run)
+    documents = sizes[coloured.values].tolist()
+    batches = metrics["sequences"]["windows"]["batch"]
+    still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
+    calibrated = found.get("k_calibration")
+    return Numbers(
+        settings=settings,
+        manifest=manifest,
+        tokens=int(tokens.sum()),
+        space=chosen_kind(run),
+        check=verdict,
+        drift=load_stationarity(run),
+        warnings=warnings_of(metrics["sequences"]["targets"]),
+        distinct={name: binned(distinct, BINS) for name, (_, distinct) in of.orders.items()},
+        lengths={
+            name: quantiles_along(
+                np.arange(len(stream.length)),
+                stream.length,
+                tokens[stream.document],
+                LENGTH_COLUMNS,
+                LENGTH_QUANTILES,
+            )
+            for name, (stream, _) in of.orders.items()
+        },
+        clusters=_along(of, "cluster", of.names, coloured, "smaller clusters"),
+        cluster_numbers=coloured.values,
+        cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
+        other_clusters=coloured.others,
+        categories=[
+            _along(of, field, names, largest(tokens, codes, len(names), KEPT), "other values")
+            for field, (codes, names) in of.categories.items()
+        ],
+        worst=[
+            *(
+                _worst_batch(of, trait, batches[trait])
+                for trait in still
+                if len(of.packed) and not batches[trait]["partial"]
+            ),
+            *_worst_sequences(of),
+        ],
+        alone=int((np.diff(of.packed.indptr) == 1).sum()),
+        strategies=load_comparison(run) if "strategy_comparison" in found else None,
+        calibration=(
+            k_calibration.load_table(run.store, calibrated.files["fit"]),
+            calibrated.facts["notes"],
+        )
+        if calibrated
+        else None,
+        agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
+        map=_map(of, coloured) if "cluster_map" in found else None,
+        trained=load_evidence(run) if "training_evidence" in found else None,
+        chosen=_tables(run, "subset_selection") if settings.selects else {},
+        diversity=_tables(run, "set_diversity") if "set_diversity" in found else {},
+        copies=(found["near_duplicates"].figures, _tables(run, "near_duplicates"))
+        if "near_duplicates" in found
+        else None,
+        proxies=(found["gradient_proxy"].figures, load_proxies(run)) if "gradient_proxy" in found else None,
+        runs=_stage_runs(run, found),
+        missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
+    )
+
+
+def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
+    """The tables that a stage shows, by name."""
+    shown = run.graph[stage].show(run, run.receipt(stage))
+    return {name: of.rows for name, of in shown.items() if isinstance(of, Table)}
+
+
+def _stage_runs(run: Run, found: Mapping[str, Receipt]) -> list[StageRun]:
+    """The stages before this one, parts of assets too, as they last ran."""
+    made = []
+    for name in run.graph.needed(run.settings, "ordering_report", *found):
+        if name != "ordering_report":
+            receipt, part = run.receipt(name), not run.graph[name].asset
+            documents, seconds = receipt.figures["documents"], receipt.figures["seconds"]
+            made.append(
+                StageRun(name, part, documents, receipt.facts["computed"], seconds, _made(run, receipt))
+            )
+    return made
+
+
+def _made(run: Run, receipt: Receipt) -> str:
+    """When the newest file of a stage's result was written."""
+    stage, files = run.graph[receipt.stage], receipt.files
+    if isinstance(stage, PerDocument):
+        files = stage.files(run, receipt.key).present()
+    folders = {file.rpartition("/")[0] for file in files.values()}
+    stats = {name: stat for folder in folders for name, stat in run.store.stats(folder).items()}
+    newest = max((stats[file].modified for file in files.values() if file in stats), default=None)
+    return "" if newest is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """What is trained on, and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`.
+    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the
+    length among them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (M,),
+    and names by code."""
+
+    run: Run
+    names: Sequence[str]
+    stream: TrainingStream
+    packed: PackedSequences
+    epochs: np.ndarray
+    orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
+    edges: Mapping[str, np.ndarray]
+    categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+
+
+def _load(run: Run) -> _Corpus:
+    stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
+    traits = stream.traits
+    settings = run.settings
+    edges = {
+        trait: of
+        for trait, of in load_edges(run).items()
+        if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
+    }
+    categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
+    for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
+        if field is None or field in BUILT_IN or field in edges:
+            continue
+        if field in traits.codes:
+            categories[field] = traits.codes[field], traits.names[field]
+        else:
+            coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
+            categories[field] = stream.of_items(coded.codes), coded.names
+    orders = read_in_order(run, traits)
+    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories)
+
+
+def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
+    """Where each value of a trait lies in each order; others: what all but the largest values are called."""
+    total, sequence = int(of.stream.traits.tokens.sum()), of.run.settings.sequence
+    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
+    kept = [names[value] for value in shown.values.tolist()]
+    held = shown.tokens.tolist()
+    if shown.others:
+        kept.append(f"{shown.others:,} {others}")
+        held.append(shown.other_tokens)
+    mixes = {
+        name: cluster_mix(
+            np.arange(len(stream.length)),
+            stream.length,
+            shown.codes[stream.document],
+            max(1, shown.count),
+            columns,
+        )
+        for name, (stream, _) in of.orders.items()
+    }
+    return TraitAlong(trait, kept, np.array(held) / max(total, 1), mixes)
+
+
+def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
+    """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
+    total = int(of.packed.length.sum())
+    epoch, start = divmod(batch["worst_start"], total)
+    # It may run on into the next epoch.
+    runs = np.concatenate(
+        [runs_in_order(of.packed.indptr, order)[0] for order in of.epochs[epoch : epoch + 2]]
+    )
+    found, inside = window_contents(runs, of.packed.length, start, batch["window_tokens"])
+    documents, held = _by_document(of.packed.document[found], inside)
+    codes, values = of.stream.traits.codes[trait], of.stream.traits.sizes()[trait]
+    there = np.bincount(codes[documents], held, values) / held.sum()
+    corpus = np.bincount(codes, of.stream.traits.tokens, values) / of.stream.traits.tokens.sum()
+    value = int(np.abs(there - corpus).argmax())
+    over = there[value] > corpus[value]
+    chosen = codes[documents] == value if over else np.ones(len(documents), bool)
+    return Card(
+        f"The worst batch for {trait}",
+        f"It starts at {percent(start / total)} of the tokens"
+        f"{f' of epoch {epoch + 1}' if len(of.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
+        f"{_named(of, trait, value)} makes up {percent(there[value])} of its tokens, but {percent(corpus[value])} of "
+        f"the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
+        _largest(of, documents[chosen], held[chosen]),
+    )
+
+
+def _worst_sequences(of: _Corpus) -> list[Card]:
+    """The sequences whose clusters differ most from the corpus's; none where there is no token."""
+    if not len(of.packed):
+        return []
+    labels, clusters = of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"]
+    counts, _ = sequence_counts(of.packed, {"cluster": labels}, {"cluster": clusters})
+    variation = sequence_variation(counts)
+    place = np.empty(len(of.packed), np.int64)
+    place[of.epochs[0]] = np.arange(len(place))
+    rows = of.stream.view.document_row
+    found: dict[int, Card] = {}
+    # As a trainer meets them, where they are equally far off.
+    for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
+        runs = slice(of.packed.indptr[sequence], of.packed.indptr[sequence + 1])
+        documents, held = _by_document(of.packed.document[runs], of.packed.length[runs])
+        row = int(rows[documents[held.argmax()]])
+        if row in found:
+            continue
+        inside = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
+        found[row] = Card(
+            f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
+            f"{percent(variation[sequence])} of its tokens would have to change to match the corpus. It holds "
+            f"{count(inside, 'cluster')} and {count(len(documents), 'document')}. The largest:",
+            _largest(of, documents, held)[:1],
+        )
+        if len(found) == WORST_SEQUENCES:
+            break
+    return list(found.values())
+
+
+def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(documents int64 (n,), tokens of each): runs of the same document are one, in the order of their first."""
+    unique, first, which = np.unique(documents, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return unique[order], np.bincount(which, inside)[order].astype(np.int64)
+
+
+def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[tuple[str, str]]:
+    """The documents that have the most tokens there, of equal ones the first: what is known of each, and its text."""
+    chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
+    view, labels = of.stream.view, of.stream.traits.codes["cluster"]
+    texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
+    codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
+    shown = []
+    ids = own_ids(of.run, of.stream.record(documents[chosen]))
+    for document, own, tokens, text in zip(documents[chosen], ids, held[chosen].tolist(), texts, strict=True):
+        whole = int(of.stream.traits.tokens[document])
+        part = count(tokens, "token") if tokens == whole else f"{number(tokens)} of {count(whole, 'token')}"
+        known = [] if own is None else [clip(own, 60)]
+        source = [] if codes is None else [clip(names[codes[document]], 60)]
+        shown.append((" · ".join([*known, part, of.names[labels[document]], *source]), text))
+    return shown
+
+
+def _named(of: _Corpus, trait: str, value: int) -> str:
+    """A trait's value in words, to begin a sentence."""
+    if trait == "cluster":
+        return f"The cluster “{of.names[value]}”"
+    if trait == "length":
+        edges = [number(edge) for edge in of.edges["length"].tolist()]
+        if not edges:
+            return "Every length"
+        if value == 0:
+            return f"The length below {edges[0]} tokens"
+        if value == len(edges):
+            return f"The length of {edges[-1]} tokens and more"
+        return f"The length from {edges[value - 1]} to below {edges[value]} tokens"
+    return f"The {trait} “{clip(of.stream.traits.names[trait][value], 60)}”"
+
+
+def _agreement(run: Run, receipt: Receipt) -> Agreement:
+    store, fit = run.store, receipt.files["fit"]
+    pictures = (ari_comparison.HEATMAP, ari_comparison.MAPS)
+    return Agreement(
+        receipt.figures,
+        ari_comparison.load_pairs(store, fit),
+        ari_comparison.load_disagreements(store, fit),
+        [ari_comparison.load_picture(store, fit, name) for name in pictures],
+    )
+
+
+def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
+    shown, documents = load_map(of.run), of.run.receipt("cluster_map").facts["of_documents"]
+    if shown is None:
+        return None
+    row = np.full(len(of.names), len(coloured.values), np.int64)
+    row[coloured.values] = np.arange(len(coloured.values))
+    rows = row[shown.labels]
+    # A cluster without tokens has no colour; its documents are few, and empty.
+    there = rows < coloured.count
+    return MapPoints(shown.xy[there], rows[there], documents)
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    sections, missing = (
+        Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
+        for name in ("sections", "missing")
+    )
+    return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    # What it says was asked; what came of that it reads from the stages before it.
+    embedding, model = settings.embedding, settings.model
+    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
+    return {
+        **{name: section.model_dump(mode="json") for name, section in sections.items()},
+        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
+        "k": settings.clusters.k,
+        "source_field": settings.input.source_field,
+        "output": str(settings.output.path),
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    output = run.receipt(OUTPUT).key
+    found, missing = at_hand(run)
+    ids = ["ids"] if run.settings.input.id_field else []
+    read = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
+    return {
+        **versions(run, *read, *ids, *stream_reads(run.settings)),
+        "output": output,
+        "evidence": {stage: receipt.version for stage, receipt in found.items()},
+        "missing": missing,
+    }
+
+
+ORDERING_REPORT = WholeCorpus(
+    name="ordering_report",
+    version=7,
+    kinds=lambda settings: {"html", "matplotlib"},
+    description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
+    "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
+    "any browser, without a network.",
+    reads=lambda settings: (
+        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
+        *stream_reads(settings),
+        *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
+        *(["ids"] if settings.input.id_field else []),
+    ),
+    after=tuple(EVIDENCE),
+    settings=_settings,
+    inputs=_inputs,
+    quotes=("*",),
+    publish=_publish,
+    doing="drawing the report",
+    compute=_compute,
+    show=_show,
+)

@@ -1,0 +1,82 @@
+"""Shards: equal parts of a corpus too large to be ordered as one, each ordered by itself, in some process.
+
+What is computed of a shard is a plain function of its arrays, which are cut out of the corpus's when it is its turn and
+go to the process as they are: they are needed once, so nothing of them is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, overload
+
+from dagster_divorder.core.order.deal import MOST_SHARDS
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.stages.mix.repeats import stream_size
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+WORKER_RECORDS = 200_000
+"""Records a process at least: fewer are ordered in less time than it takes to start."""
+
+RECORD_BYTES = 300
+"""Memory that ordering takes, a record."""
+
+
+def shard_number(run: Run) -> int:
+    """How many shards the stream is ordered in: 1 where it has `order.shards_of` items or fewer, or the
+    strategy of the documents does not look at them.
+
+    Raises:
+        InputError: there would be too many, or they could not follow a mix that moves.
+    """
+    settings, records = run.settings, stream_size(run)
+    if not settings.strategy(settings.order.strategy).sees_traits:
+        return 1
+    shards = max(1, -(-records // settings.order.shards_of))
+    if shards > MOST_SHARDS:
+        raise InputError(
+            f"order.shards_of = {settings.order.shards_of:,} makes {shards:,} shards of {records:,} records; expected "
+            f"{MOST_SHARDS:,} shards at most: set it to {-(-records // MOST_SHARDS):,} or more"
+        )
+    if shards > 1 and settings.order.targets:
+        raise InputError(
+            f"order.targets moves {', '.join(settings.order.targets)}, and order.shards_of = "
+            f"{settings.order.shards_of:,} makes {shards} shards of {records:,} records, all of one mix; expected no "
+            f"targets, or one shard: set order.shards_of to {records:,} or more"
+        )
+    return shards
+
+
+@dataclass(frozen=True)
+class Parts(Sequence[Part], Generic[Part]):
+    """`number` parts, each made when it is asked for."""
+
+    number: int
+    make: Callable[[int], Part]
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, at: int) -> Part: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Part]: ...
+    def __getitem__(self, at: int | slice) -> Part | Sequence[Part]:
+        if isinstance(at, slice):
+            return [self.make(one) for one in range(*at.indices(self.number))]
+        if not 0 <= at < self.number:
+            raise IndexError(at)
+        return self.make(at)
+
+
+def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
+    """`function(part)` for every shard's, in order. Function, parts and results can be pickled."""
+    records = stream_size(run)
+    made = run.engine.each(
+        function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))
+    )
+    return counted(run.progress, "ordering", made, len(parts), "shards") if len(parts) > 1 else made

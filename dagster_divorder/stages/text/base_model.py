@@ -1,0 +1,310 @@
+"""base_model: the tokenizer and token table that every later stage uses, with the pooling statistics of the corpus.
+
+The base model is a pinned fit: appended documents use it as it is. Another checkpoint, or the same with other bytes, is
+another fit. Where hardly any of the documents it was made on are left, every run says so; it is made again only as
+`model.refit` says, since everything after it is then computed again.
+
+Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
+by which the next run knows it without reading it, are in the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.models.bootstrap import SAMPLE_BYTES
+from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, Size, load_fitted
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Encoder, Engine
+
+BOOTSTRAP = "bootstrap"
+INFO = "base_model.json"
+STATISTICS = "statistics.safetensors"
+
+
+_KEPT: dict[tuple[str, str], Encoder] = {}
+"""The encoder that was last used, by its tokenizer's fingerprint and its engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A loaded base model.
+
+    `directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `info` names its
+    content (fingerprints, encoder engine, width); `document_frequency` int64 (V,) counts the sampled `documents` a
+    token occurs in.
+    """
+
+    place: Fit | Path
+    directory: Path
+    info: dict[str, Any]
+    document_frequency: np.ndarray
+    documents: int
+
+    def encoder(self) -> Encoder:
+        """The tokenizer, run by the engine that was proved equal to the reference when the model was pinned."""
+        from dagster_divorder.models.tokenize import load_encoder
+
+        return load_encoder(self.directory, engine=self.info["engine"])
+
+    def table(self) -> np.ndarray:
+        """Token table, float32 (V, D)."""
+        from dagster_divorder.models.checkpoint import embedding_table
+
+        return embedding_table(self.directory).weights
+
+
+def kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
+    """The encoder of a directory that holds this tokenizer (its fingerprint). The process keeps it, since gigatoken is
+    faster on the words that it has met: the first are those of the sample that the model was pinned on."""
+    from dagster_divorder.models.tokenize import load_encoder
+
+    if (tokenizer, engine) not in _KEPT:
+        _keep(tokenizer, load_encoder(directory, engine))
+    return _KEPT[tokenizer, engine]
+
+
+def _keep(tokenizer: str, encoder: Encoder) -> None:
+    _KEPT.clear()
+    _KEPT[tokenizer, encoder.engine] = encoder
+
+
+def forget_encoder() -> None:
+    """Free the encoder that the process keeps."""
+    _KEPT.clear()
+
+
+def load_base_model(run: Run) -> BaseModel:
+    """The pinned base model.
+
+    Raises:
+        MissingStageError: base_model has not run with these settings.
+    """
+    receipt, files = run.receipt("base_model"), run.fit("base_model")
+    statistics = unpack(files[STATISTICS])
+    bootstrap = run.settings.model.base == BOOTSTRAP
+    place = run.current_fit("base_model") if bootstrap else Path(receipt.facts["directory"])
+    return BaseModel(
+        place=place,
+        directory=model_path(run.store, place),
+        info=orjson.loads(files[INFO]),
+        document_frequency=statistics["document_frequency"],
+        documents=int(statistics["documents"][0]),
+    )
+
+
+def find_checkpoint(
+    run: Run, stage: str, locate: Callable[[Settings], Path | None], describe: Callable[[Path], Any]
+) -> dict[str, Any]:
+    """Of the checkpoint that `locate` finds: its `directory`, the `signature` of its files, and `content`, what
+    `describe` finds in them, where they are not those that the stage's last run found; nothing where it finds none."""
+    from dagster_divorder.models.checkpoint import signature
+
+    if "checkpoint" not in run.memo:
+        directory = locate(run.settings)
+        if directory is None:
+            return {}
+        # Before anything is read: what changes meanwhile is noticed next time.
+        files, last = signature(directory), load_receipt(run.store, stage)
+        found = {"directory": str(directory), "signature": files}
+        known = last.facts if last and files else {}
+        same = "content" in known and found.items() <= known.items()
+        run.memo["checkpoint"] = {**found, "content": known["content"] if same else describe(directory)}
+    checkpoint: dict[str, Any] = run.memo["checkpoint"]
+    return checkpoint
+
+
+def _locate(settings: Settings) -> Path | None:
+    """Where the checkpoint lies that `model.base` names; None for the bootstrap model, which lies in the fit itself."""
+    from dagster_divorder.models.checkpoint import locate
+
+    model = settings.model
+    return None if model.base == BOOTSTRAP else locate(model.base, revision=model.revision)
+
+
+def _checkpoint(run: Run) -> dict[str, Any]:
+    return find_checkpoint(run, "base_model", _locate, _content_of)
+
+
+def _content_of(directory: Path) -> dict[str, Any]:
+    """What names a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
+    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint, tokenizer_fingerprint
+
+    table = embedding_table(directory)
+    return {
+        "table_key": table.key,
+        "table": table_fingerprint(table),
+        "tokenizer": tokenizer_fingerprint(directory),
+        "dim": int(table.weights.shape[1]),
+        "rows": len(table.weights),
+    }
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    from dagster_divorder.core.vectors.pool import document_frequency
+    from dagster_divorder.models.bootstrap import train
+    from dagster_divorder.models.checkpoint import embedding_table
+    from dagster_divorder.models.tokenize import load_encoder
+
+    model = run.settings.model
+    rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
+    texts = sample_texts(run.store, run.view, rows, SAMPLE_BYTES)
+    checkpoint = _checkpoint(run)
+    files: dict[str, bytes] = {}
+    training: dict[str, Any] = {}
+    with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+        if checkpoint:
+            directory, content = Path(checkpoint["directory"]), checkpoint["content"]
+            encoder = load_encoder(directory, sample=texts)
+            engine_reason = encoder.reason
+            if encoder.note:
+                run.progress.note(f"{directory}: {encoder.note}")
+        else:
+            run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
+            report = train(
+                texts,
+                folder,
+                vocab_size=model.vocab_size,
+                dim=model.dim,
+                seed=run.settings.seed,
+                progress=run.progress,
+            )
+            run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
+            training = {name: value for name, value in report.items() if name not in run.observed}
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            directory, content = folder, _content_of(folder)
+            # Training has compared the engines on these texts.
+            encoder = load_encoder(folder, training.pop("engine"))
+            engine_reason = training.pop("engine_reason")
+        if encoder.vocab_size > content["rows"]:
+            embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
+        _keep(content["tokenizer"], encoder)
+        ids, lengths = encoder.encode(texts)
+        frequency = document_frequency(ids, lengths, content["rows"])
+    info = {
+        **content,
+        "engine": encoder.engine,
+        "engine_reason": engine_reason,
+        "vocabulary": encoder.vocab_size,
+        "sample_documents": len(texts),
+        "sample_tokens": int(lengths.sum()),
+        "training": training,
+    }
+    statistics = {"document_frequency": frequency, "documents": np.array([len(texts)], dtype=np.int64)}
+    return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
+
+
+def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return {**orjson.loads(files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
+
+
+def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
+    info = {
+        name: value
+        for name, value in receipt.facts.items()
+        if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
+    }
+    left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
+    note = _another_corpus(left)
+    if note:
+        run.progress.note(note)
+    return {
+        "base": run.settings.model.base,
+        **info,
+        **receipt.facts["training"],
+        "documents_left": left,
+        "note": note,
+    }
+
+
+def _another_corpus(left: float) -> str | None:
+    """What to say where a share `left` of the documents that the model was made on is left, None if it is enough."""
+    if left >= MIN_SHARE_LEFT:
+        return None
+    return (
+        f"{left:.0%} of the documents that base_model was made on are left in the input; "
+        'set model.refit = "now" for one run to make it from the present ones (everything is then computed again)'
+    )
+
+
+def _is_of_this_corpus(run: Run) -> Finding:
+    """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
+    first one, and is cut into more tokens than need be."""
+    left = documents_left(run, load_fitted(run.store, run.current_fit("base_model")))
+    return Finding(
+        passed=_another_corpus(left) is None,
+        text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
+        remedy='set model.refit = "now" for one run, or keep another corpus in a store of its own (store.path)',
+        figures={"documents_left": left},
+    )
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    of_all = {"content": _checkpoint(run).get("content")}
+    if run.settings.order.frozen_tokens:
+        # A trainer has consumed tokens of the last output, whose base model stays whatever that was made without. A run
+        # that is refused may make another one, but no output.
+        last = load_receipt(run.store, "packed_sequences")
+        left_out = last.facts.get("left_out") if last else None
+        return {**of_all, **({"heldout": left_out} if left_out else {})}
+    return {**of_all, **fit_inputs(run, "base_model")}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    model = settings.model
+    if model.base != BOOTSTRAP:
+        return {"base": model.base, "revision": model.revision}
+    return {"base": model.base, "vocab_size": model.vocab_size, "dim": model.dim, "seed": settings.seed}
+
+
+def _amount(settings: Settings, size: Size) -> float:
+    """The sample, and what does not depend on it: as much as all of a sample at the default vocabulary, of which half
+    grows with the vocabulary."""
+    if settings.model.base != BOOTSTRAP:
+        return 1.0
+    return SAMPLE_BYTES * (0.5 + settings.model.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
+
+
+BASE_MODEL = PinnedFit(
+    name="base_model",
+    version=2,
+    group="embedding",
+    kinds=lambda settings: {"huggingface"},
+    description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
+    "appended documents use it as it is.",
+    reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
+    settings=_settings,
+    inputs=_inputs,
+    doing="making the base model",
+    check_settings=lambda run: _locate(run.settings),
+    compute=_compute,
+    amount=_amount,
+    pace=(0.0, 0.54),
+    refit=lambda settings: Refit(settings.model.refit, "model.refit"),
+    drift=another_corpus,
+    facts=_facts,
+    figures=_figures,
+    checks=(
+        Check(
+            name="base_model_is_of_this_corpus",
+            description="The base model was made on documents that are still in the input. One of another corpus cuts "
+            "these texts into more tokens than need be.",
+            check=_is_of_this_corpus,
+        ),
+    ),
+)

@@ -1,0 +1,67 @@
+"""difficulty_counts: how often each token follows another, counted over a sample of the documents.
+
+The counts are of token ids alone, so every base model has them. Appended documents change no other's difficulty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dagster_divorder.core.text.difficulty import Counts
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.store.arrays import pack
+from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
+from dagster_divorder.store.view import offsets
+
+COUNTS = "counts.safetensors"
+
+SAMPLE_TOKENS = 1 << 24
+"""Counted at most: four for each bucket of pairs."""
+
+CLIP_TOKENS = 1 << 14
+"""A document is counted with at most this many tokens, so that no book crowds out the rest."""
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: the first
+    half of the ids of those counted."""
+    view, tokens = run.view, run.files("token_counts")
+    lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
+    rows = fit_rows(run, "difficulty_counts", MAX_DOCUMENTS)
+    rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
+    taken = np.zeros_like(lengths)
+    taken[rows] = lengths[rows]
+    counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
+    fragments = counted(
+        run.progress, "counting", tokens.each(view.documents), len(view.documents), "fragments"
+    )
+    for at, (_, held) in enumerate(fragments):
+        counts.add(held["ids"], held["lengths"], taken[start[at] : start[at + 1]])
+    ids = document_ids(run.store, view)[rows, 0]
+    return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids})}
+
+
+DIFFICULTY_COUNTS = PinnedFit(
+    name="difficulty_counts",
+    version=1,
+    asset=False,
+    description="How often each token follows another.",
+    reads=lambda settings: (
+        *("raw_docs", "base_model", "token_counts"),
+        *fit_reads(settings, "difficulty_counts"),
+    ),
+    inputs=lambda run: {
+        "tokens": run.receipt("token_counts").key,
+        **fit_inputs(run, "difficulty_counts"),
+    },
+    doing="counting what follows each token",
+    compute=_compute,
+    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    drift=another_corpus,
+)

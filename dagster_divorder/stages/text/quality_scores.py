@@ -1,0 +1,74 @@
+"""quality_scores: how good each document is, by the text-classification model that `selection.quality` names.
+
+Per document fragment: `quality` float32 (rows,), from 0 on; NaN where the model gives none.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.engine.base import Needs
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.models.checkpoint import locate
+from dagster_divorder.models.spec import find_device
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.quality import Classifier
+
+ROWS = 1024
+"""Texts in memory at a time."""
+
+
+def _locate(settings: Settings) -> Path:
+    assert settings.selection.quality_model is not None
+    return locate(settings.selection.quality_model, weights="all", setting="selection.quality")
+
+
+def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The quality of the documents of a fragment."""
+    classifier, content = _classifier(model, device), read_content(store, fragment.file)
+    parts = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
+    return {"quality": np.concatenate(parts)}
+
+
+@functools.lru_cache(maxsize=1)
+def _classifier(model: Path, device: str) -> Classifier:
+    from dagster_divorder.models.quality import Classifier
+
+    return Classifier(model, device)
+
+
+def _needs(run: Run, missing: Any) -> Needs:
+    """One process, which runs all cores, or a GPU."""
+    return {"workers": 1, "threads": count_workers(0)}
+
+
+QUALITY_SCORES = PerDocument(
+    name="quality_scores",
+    version=1,
+    asset=False,
+    kinds=lambda settings: {"huggingface", "pytorch"},
+    description="How good each document is, by a text-classification model.",
+    reads=lambda settings: ("raw_docs",),
+    settings=lambda settings: {},
+    inputs=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
+    when=lambda settings: settings.selects and settings.selection.quality_model is not None,
+    doing="scoring quality",
+    check_settings=lambda run: _locate(run.settings),
+    compute=lambda run: functools.partial(
+        score, run.store, _locate(run.settings), find_device(run.settings.deep.device)
+    ),
+    needs=_needs,
+    figures=lambda run, files: {"model": run.settings.selection.quality},
+)

@@ -1,0 +1,97 @@
+"""token_counts: every document tokenised once; ids kept, so that pooling, packing and exports never tokenise again.
+
+Per document fragment: `ids` (uint16 or uint32, all documents end to end) and `lengths` int64 (rows,). No special tokens
+are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
+from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Engine
+
+MAX_SHARE_WITHOUT = 0.01
+
+
+def tokenize(
+    store: Store, model: Fit | Path, tokenizer: str, engine: Engine, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the
+    one in the folder `model`."""
+    encoder = kept_encoder(model_path(store, model), tokenizer, engine)
+    ids, lengths = encoder.encode(read_content(store, fragment.file).combine_chunks())
+    return {"ids": ids, "lengths": lengths}
+
+
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+    model = load_base_model(run)
+    return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    # All documents have their tokens now, and it holds 100 MB.
+    forget_encoder()
+    lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
+    if not lengths.any():
+        raise InputError(
+            f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
+            'documents; expected one that knows their languages: set model.base to another model, or to "bootstrap"'
+        )
+    return {
+        "tokens": int(lengths.sum()),
+        "longest_document": int(lengths.max()),
+        "engine": run.receipt("base_model").facts["engine"],
+    }
+
+
+def _documents_have_tokens(run: Run) -> Finding:
+    empty = run.column("token_counts", "lengths")[run.view.document_row] == 0
+    share = float(empty.mean())
+    first = f" (the first: record {int(empty.argmax()):,} of the input)" if empty.any() else ""
+    return Finding(
+        passed=share <= MAX_SHARE_WITHOUT,
+        text=f"{int(empty.sum()):,} of {len(empty):,} documents have no token{first}, {share:.2%}; at most "
+        f"{MAX_SHARE_WITHOUT:.0%} should.",
+        remedy="look at those documents; a tokenizer without bytes or an unknown token drops what it was not made for: "
+        "set model.base to a model of these languages, or take the documents out of the input",
+        figures={"without_tokens": int(empty.sum()), "share": share},
+    )
+
+
+TOKEN_COUNTS = PerDocument(
+    name="token_counts",
+    version=1,
+    group="embedding",
+    kinds=lambda settings: {"huggingface"},
+    description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
+    reads=lambda settings: ("raw_docs", "base_model"),
+    inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
+    doing="tokenising",
+    pace=(0.03, 0.019),
+    compute=_compute,
+    figures=_figures,
+    checks=(
+        Check(
+            name="documents_have_tokens",
+            description="The tokenizer makes tokens of nearly every document. One without tokens is in the output, and "
+            "a model learns nothing from it.",
+            check=_documents_have_tokens,
+        ),
+    ),
+)

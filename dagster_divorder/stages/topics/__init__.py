@@ -1,0 +1,1 @@
+"""Stages from vectors to clusters, their names and their map."""

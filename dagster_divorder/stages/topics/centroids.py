@@ -1,0 +1,181 @@
+"""centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
+
+Under `clusters.refit = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
+documents are left, or when the documents that came since lie too far from them, by more than chance: of the sketch of
+the corpus those that the sketch of the fit does not have, a random sample, so that it does not matter in how many runs
+they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.sketch import SIZE, sketch
+from dagster_divorder.core.topics.cluster import (
+    DRIFT,
+    POINTS_PER_CENTROID,
+    ClusterFit,
+    assign,
+    fit,
+    most_points,
+)
+from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit, Size
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.space import Space
+
+SAMPLE_BYTES = 1 << 30
+MIN_NEW = 32
+"""Of fewer new documents the sketch tells too little."""
+
+ARRAYS = "centroids.safetensors"
+INFO = "clusters.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How vectors are clustered, but for their number of clusters."""
+
+    algorithm: Literal["faiss", "minibatch"]
+    metric: Literal["cosine", "euclidean"]
+    seed: int
+
+
+def fit_settings(settings: Settings) -> FitSettings:
+    return FitSettings(settings.clusters.algorithm, settings.clusters.metric, settings.seed)
+
+
+def library(settings: Settings) -> str:
+    """Who fits the clusters, as Dagster names it."""
+    return "faiss" if settings.clusters.algorithm == "faiss" else "scikitlearn"
+
+
+def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
+    """The document rows that k clusters are fitted to: a random sample, bounded in bytes; int64 (n,)."""
+    most = most_points(k, run.settings.clusters.algorithm)
+    held = max(1, SAMPLE_BYTES // (4 * space.dims(run.view)))
+    return fit_rows(run, "centroids", min(most, held))
+
+
+def _count(run: Run) -> int:
+    """The number of clusters: `clusters.k`, or what k_calibration makes of "auto"."""
+    k = run.settings.clusters.k
+    return int(run.receipt("k_calibration").facts["k"]) if k == "auto" else k
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    k, space = _count(run), load_space(run)
+    how = asdict(fit_settings(run.settings))
+    vectors = space.rows(run.view, sample_rows(run, space, k))
+    made = fit(vectors, k, centre=space.centre, overwrite=True, **how)
+    info: dict[str, Any] = {
+        "asked": k,
+        "mean_distance": made.mean_distance,
+        "iterations": made.iterations,
+        "objective": made.objective,
+        "metric": made.metric,
+        "note": made.note,
+    }
+    arrays: dict[str, np.ndarray] = {"centre": made.centre, "centroids": made.centroids, "sizes": made.sizes}
+    return {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
+
+
+def _clusters(files: Mapping[str, bytes]) -> ClusterFit:
+    values: dict[str, Any] = {**unpack(files[ARRAYS]), **orjson.loads(files[INFO])}
+    del values["asked"]
+    return ClusterFit(**values)
+
+
+def load_clusters(run: Run) -> ClusterFit:
+    """The current clusters."""
+    return _clusters(run.fit("centroids"))
+
+
+def _drift(run: Run, fitted: Fitted) -> str | None:
+    why = has_doubled(run, fitted)
+    if why or run.planning:
+        return why
+    now = sketch(run.corpus.ids())
+    seen = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
+    new = now[seen & ~np.isin(now, fitted.sketch)]
+    if len(new) < MIN_NEW:
+        return None
+    ids = document_ids(run.store, run.view)
+    rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.view.used_documents())
+    clusters = _clusters(fitted.files)
+    _, distances = assign(load_space(run).rows(run.view, rows), clusters)
+    mean = float(distances.mean(dtype=np.float64))
+    # A few documents may lie far out by chance, and a fit made again costs all that was computed.
+    chance = 2 * float(distances.std(dtype=np.float64, ddof=1)) / len(distances) ** 0.5
+    if mean - chance <= DRIFT * clusters.mean_distance:
+        return None
+    return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
+
+
+def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+    info, arrays = orjson.loads(files[INFO]), unpack(files[ARRAYS])
+    documents = orjson.loads(files[FITTED])["documents"]
+    return {
+        "k": len(arrays["centroids"]),
+        "dims": arrays["centroids"].shape[1],
+        "documents": documents,
+        "mean_distance": info["mean_distance"],
+        "note": _note(info, int(arrays["sizes"].sum()), documents),
+    }
+
+
+def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
+    """What the fit could not do with the documents that there were, or ""."""
+    asked, notes = info["asked"], [info["note"]]
+    if asked > documents:
+        notes.append(f"{asked:,} clusters are asked for, and there were {documents:,} documents")
+    elif points < POINTS_PER_CENTROID * asked:
+        notes.append(
+            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; below {POINTS_PER_CENTROID} another "
+            "sample gives other centroids, the more so the fewer they are"
+        )
+    return "; ".join(filter(None, notes))
+
+
+def points_fitted(settings: Settings, size: Size) -> float:
+    """Documents that clusters are fitted to."""
+    k = 30 if settings.clusters.k == "auto" else settings.clusters.k
+    return min(size.documents, POINTS_PER_CENTROID * k)
+
+
+CENTROIDS = PinnedFit(
+    name="centroids",
+    version=2,
+    asset=False,
+    description="Centroids of the clusters.",
+    reads=lambda settings: (
+        "raw_docs",
+        *space_reads(settings),
+        *(["k_calibration"] if settings.clusters.k == "auto" else []),
+        *fit_reads(settings, "centroids"),
+    ),
+    settings=lambda settings: {"k": settings.clusters.k, **asdict(fit_settings(settings))},
+    inputs=lambda run: {
+        "space": chosen_space_key(run),
+        "k": _count(run),
+        **fit_inputs(run, "centroids"),
+    },
+    doing="fitting clusters",
+    compute=_compute,
+    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    drift=_drift,
+    tentative="new documents lie too far from the centroids",
+    amount=points_fitted,
+    pace=(0.03, 55.0),
+    facts=_facts,
+)

@@ -1,0 +1,210 @@
+"""cluster_map: a sample of the documents as a map, coloured by cluster, and the sizes of all clusters.
+
+The map is a pinned fit (`map_fit`), so that documents stay where they are as the corpus grows: those that came after it
+are placed on it once, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
+Without a map there are the sizes alone, and the picture says what to do.
+
+With `output.sidecars` an output of this corpus gets `umap2d.npy`: by the run that draws the map where the output is
+there, else by the run that writes the output. Nothing else of the output changes, its key neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.arrow import text_array
+from dagster_divorder.core.topics.cluster_map import place, why_no_map
+from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, load_fitted
+from dagster_divorder.stages.mix.heldout import fit_reads
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.stages.topics.clusters import cluster_sizes
+from dagster_divorder.stages.topics.components import load_space, space_reads
+from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
+from dagster_divorder.store.arrays import pack_parquet, unpack
+from dagster_divorder.store.ids import hex_ids, places
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.write.curated import add_to_output, read_manifest
+
+SIDECAR = "umap2d.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    """Documents on a map: ids uint64 (n, 2), places xy float32 (n, 2), clusters labels int32 (n,), and placed uint8
+    (n,), 1 where the document came after the map was fitted."""
+
+    ids: np.ndarray
+    xy: np.ndarray
+    labels: np.ndarray
+    placed: np.ndarray
+
+
+def load_map(run: Run) -> ClusterMap | None:
+    """The documents on the map; None where there is no map."""
+    there = "places" in run.receipt("cluster_map").files
+    return ClusterMap(**run.arrays("cluster_map", "places")) if there else None
+
+
+def _compute(run: Run) -> Made:
+    names, sizes = load_names(run), cluster_sizes(run).tolist()
+    found, missing = _places(run), run.receipt("map_fit").facts["note"]
+    shown, new = found or (None, sum(sizes))
+    files: dict[str, Any] = {"picture": File(_picture(shown, missing, names, sizes), "png")}
+    if shown:
+        files["places"] = asdict(shown)
+        files["map"] = File(_parquet(shown, names), "parquet")
+    note = missing
+    fitted = load_fitted(run.store, run.current_fit("map_fit"))
+    if shown and (left := documents_left(run, fitted)) < MIN_SHARE_LEFT:
+        note = (
+            f"{left:.0%} of the documents that the map was fitted to are left; "
+            'set cluster_map.refit = "now" for one run to fit it to the present ones'
+        )
+        run.progress.note(note)
+    figures = {
+        **counts(sum(sizes), new),
+        "k": len(names),
+        "of_documents": sum(sizes),
+        "on_map": len(shown.ids) if shown else None,
+        "placed": int(shown.placed.sum()) if shown else None,
+        "note": note,
+    }
+    return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
+
+
+def _places(run: Run) -> tuple[ClusterMap, int] | None:
+    """The documents on the map, and how many of them were never placed on it before; None where there is no map."""
+    found = load_map_fit(run)
+    if found is None:
+        return None
+    fitted, known = found
+    before = _placed_before(run)
+    ids, rows = sampled_rows(run)
+    at = places(ids, np.concatenate([known, before.ids]) if before else known)
+    new = at < 0
+    xy = np.concatenate([fitted.xy, before.xy] if before else [fitted.xy])[at]
+    if new.any():
+        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted)
+    labels = run.column("clusters", "labels")[rows]
+    placed = (new | (at >= len(known))).astype(np.uint8)
+    return ClusterMap(ids, xy, labels, placed), int(new.sum()) if before else len(rows)
+
+
+def _placed_before(run: Run) -> ClusterMap | None:
+    """What the last run has placed on the map as it is now; None where it drew none, or another one."""
+    last = load_receipt(run.store, "cluster_map")
+    if last is None or last.upstream["map_fit"] != run.receipt("map_fit").version:
+        return None
+    if not run.store.exists(last.files["places"]):
+        return None
+    shown = ClusterMap(**unpack(run.store.read_verified(last.files["places"])))
+    later = shown.placed == 1
+    return ClusterMap(shown.ids[later], shown.xy[later], shown.labels[later], shown.placed[later])
+
+
+def _picture(
+    shown: ClusterMap | None, missing: str | None, names: Sequence[str], sizes: Sequence[int]
+) -> bytes:
+    from dagster_divorder.view.pictures import cluster_map
+
+    documents = sum(sizes)
+    title = f"{documents:,} documents in {len(names):,} clusters"
+    if shown is None:
+        return cluster_map(title, missing or "", names, sizes)
+    on_map, placed = len(shown.ids), int(shown.placed.sum())
+    which = "all of them" if on_map == documents else f"{on_map:,} of them"
+    note = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
+    if placed:
+        note += f". {placed:,} came after it was fitted"
+    return cluster_map(title, note, names, sizes, shown.xy, shown.labels)
+
+
+def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
+    """A row a document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed after the fit."""
+
+    def numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+    clusters = numbers(shown.labels, pa.int32())
+    columns = {
+        "doc_id": text_array(hex_ids(shown.ids)),
+        "x": numbers(shown.xy[:, 0], pa.float32()),
+        "y": numbers(shown.xy[:, 1], pa.float32()),
+        "cluster": clusters,
+        "name": pa.DictionaryArray.from_arrays(clusters, text_array(names)),
+        "placed": numbers(shown.placed, pa.uint8()).cast(pa.bool_()),
+    }
+    return pack_parquet(pa.table(columns))
+
+
+def _figures_now(run: Run) -> dict[str, Any]:
+    refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
+    fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
+    return {**fitted, "note": refused} if refused else fitted
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    return {
+        "cluster_map": Picture(run.store.local(receipt.files["picture"]), "map of the documents by cluster")
+    }
+
+
+def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
+    """Write SIDECAR into an output, where it is asked for, the output is in its place, and there is a map: float32
+    (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
+    folder = run.settings.output.path
+    if not run.settings.output.sidecars or "places" not in receipt.files:
+        return
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
+        return
+    shown = ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
+    at = places(document_ids(run.store, run.view), shown.ids)[run.view.document_row]
+    xy = np.full((len(at), 2), np.nan, np.float32)
+    xy[at >= 0] = shown.xy[at[at >= 0]]
+    add_to_output(
+        run.store,
+        folder,
+        {"map": receipt.version},
+        SIDECAR,
+        lambda file: np.lib.format.write_array(file, xy, allow_pickle=False),
+    )
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    if run.settings.output.sidecars and run.is_current(OUTPUT):
+        add_map(run, receipt, run.receipt(OUTPUT))
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    return {name: run.receipt(name).version for name in ("clusters", "cluster_names", "map_fit")}
+
+
+CLUSTER_MAP = WholeCorpus(
+    name="cluster_map",
+    version=3,
+    kinds=lambda settings: {"umap", "matplotlib"},
+    description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
+    "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
+    "missing.",
+    reads=lambda settings: (
+        *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
+        *fit_reads(settings, "map_fit"),
+    ),
+    inputs=_inputs,
+    quotes=("map", "picture"),
+    publish=_publish,
+    doing="drawing the cluster map",
+    compute=_compute,
+    figures_now=_figures_now,
+    show=_show,
+)

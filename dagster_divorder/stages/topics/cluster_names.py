@@ -1,0 +1,79 @@
+"""cluster_names: what clusters are called, pinned under their centroids: a name changes only when the clusters do.
+
+They are made when the clusters first have their documents, and again once `divorder prune` has taken away documents
+whose words may be in them. The sample is of the documents with the smallest ids, as many of each cluster as of the
+others while it has so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
+from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names, without_markup
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.topics.centroids import points_fitted
+from dagster_divorder.store.sample import beginnings
+
+FILE = "names.json"
+
+DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
+CHARACTERS = 2_048
+"""The sample: so many documents in all, or of a cluster where there are more than a thousand, each with so many of its
+first characters. More of them cost time and change few names."""
+
+
+def sample_size(clusters: int) -> int:
+    """Documents that names of so many clusters are made from."""
+    return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
+
+
+def load_names(run: Run) -> list[str]:
+    """Names of the clusters, by label; no two are the same."""
+    names: list[str] = orjson.loads(run.fit("cluster_names")[FILE])["names"]
+    return names
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    count = run.receipt("centroids").facts["k"]
+    labels = run.column("clusters", "labels")
+    # Of so many documents every cluster has some, and its share of those that are read.
+    rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
+    rows = rows[_evenly(labels[rows], sample_size(count))]
+    words = count_words(without_markup(beginnings(run.store, run.view, rows, CHARACTERS)))
+    terms = characteristic_terms(words, labels[rows], count)
+    return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms})}
+
+
+def _evenly(labels: np.ndarray, count: int) -> np.ndarray:
+    """Indices, rising, of at most `count` documents: the first of every cluster, then the second, and so on."""
+    by_label = np.argsort(labels, kind="stable")
+    ordered = labels[by_label]
+    rank = np.empty_like(by_label)
+    rank[by_label] = np.arange(len(labels)) - np.searchsorted(ordered, ordered)
+    return np.sort(np.argsort(rank, kind="stable")[:count])
+
+
+CLUSTER_NAMES = PinnedFit(
+    name="cluster_names",
+    version=2,
+    asset=False,
+    description="Names of the clusters.",
+    reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
+    inputs=lambda run: {
+        "centroids": run.receipt("centroids").version,
+        **fit_inputs(run, "cluster_names"),
+    },
+    quotes=("*",),
+    doing="naming clusters",
+    compute=_compute,
+    refit=lambda settings: Refit("never", ""),
+    drift=lambda run, fitted: None,
+    amount=points_fitted,
+    pace=(0.2, 130.0),
+)

@@ -1,0 +1,94 @@
+"""cluster_table: what people see of clusters, a row each, with the documents nearest to the centroid as examples.
+
+Which documents are nearest may change with every run; a text is read once and then kept in the table as long as its
+document stays among the nearest, so an append reads little more than what is new.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
+from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_ids, first_lines
+
+SHOWN = 1_000
+"""Clusters that have a row, the first ones, which were the largest when they were fitted."""
+EXAMPLES = 3
+NEAREST = 6
+"""Documents that are kept of a cluster, so that EXAMPLES of different texts are among them."""
+
+
+def load_cluster_table(run: Run) -> list[dict[str, Any]]:
+    """A row a cluster, of the first SHOWN: `cluster`, `name`, `documents`, `share` of them, `mean_distance` (cosine) to
+    the centroid, `nearest` (ids of its nearest documents, hex), `texts` (how these begin), `examples` (of these at most
+    EXAMPLES that differ)."""
+    rows = orjson.loads(run.read("cluster_table", "table"))
+    return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
+
+
+def _compute(run: Run) -> Made:
+    from dagster_divorder.core.kernels.members import nearest_members
+
+    view, names = run.view, load_names(run)
+    labels, distances = run.files("clusters").columns(view.documents, "labels", "distances")
+    labels = np.where(view.used_documents(), labels, np.int32(-1))
+    ids = document_ids(run.store, view)
+    members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
+    left_out = held_or_near(run, "cluster_table")
+    shown = labels if left_out is None else np.where(left_out, np.int32(-1), labels)
+    nearest_members(shown, distances, ids[:, 0], members)
+    texts = _texts(run, ids, members[members >= 0])
+    used = labels >= 0
+    sizes = np.bincount(labels[used], minlength=len(names))
+    means = np.bincount(labels[used], distances[used].astype(np.float64), len(names)) / np.maximum(sizes, 1)
+    rows = [
+        {
+            "cluster": label,
+            "name": names[label],
+            "documents": int(sizes[label]),
+            "share": float(sizes[label] / max(1, sizes.sum())),
+            "mean_distance": float(means[label]),
+            "nearest": [to_bytes(ids[row : row + 1]).hex() for row in own[own >= 0].tolist()],
+            "texts": [texts[row] for row in own[own >= 0].tolist()],
+        }
+        for label, own in enumerate(members)
+    ]
+    return Made({"table": File(orjson.dumps(rows), "json")})
+
+
+def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
+    """How the documents of some rows begin, by row."""
+    before = load_receipt(run.store, "cluster_table")
+    known: dict[str, str] = {}
+    if before and run.store.exists(before.files["table"]):
+        for row in orjson.loads(run.store.read_verified(before.files["table"])):
+            known |= zip(row["nearest"], row["texts"], strict=True)
+    texts = {row: known.get(to_bytes(ids[row : row + 1]).hex()) for row in rows.tolist()}
+    missing = np.array([row for row, text in texts.items() if text is None], np.int64)
+    read = dict(zip(missing.tolist(), first_lines(run.store, run.view, missing), strict=True))
+    return {row: read[row] if text is None else text for row, text in texts.items()}
+
+
+CLUSTER_TABLE = WholeCorpus(
+    name="cluster_table",
+    version=1,
+    asset=False,
+    description="The clusters with their sizes and examples.",
+    reads=lambda settings: (
+        "raw_docs",
+        "clusters",
+        "cluster_names",
+        *fit_reads(settings, "cluster_table"),
+    ),
+    quotes=("*",),
+    pace=(0.04, 0.0013),
+    compute=_compute,
+)

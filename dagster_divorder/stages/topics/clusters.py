@@ -1,0 +1,198 @@
+"""clusters: a topic for every document, by the nearest of the pinned centroids.
+
+Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the distance to the centroid.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.topics.cluster import ClusterFit, assign
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
+from dagster_divorder.stages.topics.centroids import library, load_clusters
+from dagster_divorder.stages.topics.cluster_table import load_cluster_table
+from dagster_divorder.stages.topics.components import (
+    chosen_kind,
+    chosen_space_key,
+    chosen_vectors,
+    load_space,
+    space_figures,
+    space_reads,
+)
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.space import Space
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, offsets
+
+MAX_SHARE_WITHOUT_VECTOR = 0.01
+MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
+"""The largest cluster holds at most MAX_SHARE of the documents; of few clusters EVEN_TIMES an even share, but never
+NEARLY_ALL."""
+
+
+def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The nearest cluster of each document of a fragment."""
+    labels, distances = assign(space.read(fragment), clusters)
+    return {"labels": labels, "distances": distances}
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    labels, distances = files.columns(run.view.documents, "labels", "distances")
+    used, k = run.view.used_documents(), run.receipt("centroids").facts["k"]
+    return {
+        "mean_distance": float(distances[used].mean(dtype=np.float64)),
+        "cluster_sizes": np.bincount(labels[used], minlength=k).tolist(),
+    }
+
+
+def _figures_now(run: Run) -> dict[str, Any]:
+    centroids = run.receipt("centroids")
+    fit = centroids.facts
+    return {
+        "k": fit["k"],
+        "fitted": centroids.figures["fitted"],
+        "fit_documents": fit["documents"],
+        "fit_mean_distance": fit["mean_distance"],
+        "note": fit["note"],
+        **space_figures(run),
+        "hint": None
+        if run.settings.components[chosen_kind(run)]
+        else _hint(fit["dims"], run.corpus.documents),
+    }
+
+
+def _hint(dims: int, documents: int) -> str | None:
+    """What to do about vectors of more dims than there are documents, which lie at much the same distance from each
+    other."""
+    if dims <= documents:
+        return None
+    few = max(1, min(50, documents // 2))
+    return f"{dims:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
+
+
+def cluster_sizes(run: Run) -> np.ndarray:
+    """Documents of each cluster, int64 (K,)."""
+    labels = run.column("clusters", "labels")[run.view.used_documents()]
+    return np.bincount(labels, minlength=run.receipt("centroids").facts["k"])
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    figures = ("cluster", "name", "documents", "share", "mean_distance")
+    rows = [
+        {**{figure: row[figure] for figure in figures}, "example": next(iter(row["examples"]), "")}
+        for row in load_cluster_table(run)
+    ]
+    return {"cluster_sizes": Table(rows[:200])}
+
+
+def _documents_have_vectors(run: Run) -> Finding:
+    """What is clustered says something of the documents: few vectors are zero, or stand in for one that is not
+    finite."""
+    view, vectors = run.view, chosen_vectors(run)
+    used, start = view.used_documents(), offsets(view.documents)
+    zero = flagged = 0
+    for at, (_, arrays) in enumerate(run.files(vectors.stage).each(view.documents)):
+        there = used[start[at] : start[at + 1]]
+        zero += int((there & ~arrays["vectors"].any(axis=1)).sum())
+        if "not_finite" in arrays:
+            flagged += int((there & (arrays["not_finite"] > 0)).sum())
+    documents = int(np.count_nonzero(used))
+    share = (zero + flagged) / documents
+    return Finding(
+        passed=share <= MAX_SHARE_WITHOUT_VECTOR,
+        text=f"Of {documents:,} documents {zero:,} have a zero vector and {flagged:,} had one that is not finite, "
+        f"{share:.2%}; at most {MAX_SHARE_WITHOUT_VECTOR:.0%} should.",
+        remedy=f"look at what {vectors.stage} was made with: documents without tokens have zero vectors, a model with "
+        'damaged weights or too narrow a type (deep.dtype; "float32" is the widest) has vectors that are not finite',
+        figures={"zero": zero, "not_finite": flagged, "share": share},
+    )
+
+
+def _clusters_not_degenerate(run: Run) -> Finding:
+    sizes: list[int] = cluster_sizes(run).tolist()
+    documents, k = sum(sizes), len(sizes)
+    largest = max(range(k), key=sizes.__getitem__)
+    share = sizes[largest] / documents
+    empty = [label for label, size in enumerate(sizes) if not size]
+    # One cluster is what was asked for, or all that one document can be in.
+    alone = run.settings.clusters.k == 1 or documents == 1
+    limit = 1.0 if alone else min(NEARLY_ALL, max(MAX_SHARE, EVEN_TIMES / k))
+    faults = []
+    if empty:
+        faults.append(f"{len(empty)} of {k} clusters are empty (the first: {empty[0]})")
+    if share > limit:
+        faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
+        # Why there are fewer clusters than asked for, where there are.
+        note = run.receipt("centroids").facts["note"]
+        faults += [note] if note else []
+    return Finding(
+        passed=not faults,
+        text=f"{'; '.join(faults)}."
+        if faults
+        else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
+        remedy='fit them again (clusters.refit = "now" for one run), with more clusters where one holds most '
+        '(clusters.k, or "auto") and fewer where some are empty; a boilerplate text in most documents also makes one '
+        "large cluster: look at its documents in the cluster map, and take such text out of the input; vectors that "
+        "are all alike come of a model with damaged weights, or of a tokenizer that knows none of the texts' words",
+        figures={"k": k, "empty": len(empty), "largest": sizes[largest], "largest_share": share},
+    )
+
+
+def _number_is_clear(run: Run) -> Finding:
+    k = run.settings.clusters.k
+    if k != "auto":
+        return Finding(passed=True, text=f"clusters.k is {k:,}, and asks for no recommendation.")
+    facts = run.receipt("k_calibration").facts
+    clear = facts["recommended"] is not None
+    found = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
+    return Finding(
+        passed=clear,
+        text=f"{found[0].upper()}{found[1:]}.",
+        remedy="set clusters.k by what the order gains (the table of k_calibration), or try fewer "
+        "k_calibration.values, further apart, with more k_calibration.fits",
+        figures={"k": facts["k"]},
+    )
+
+
+CLUSTERS = PerDocument(
+    name="clusters",
+    version=6,
+    group="embedding",
+    kinds=lambda settings: {library(settings)},
+    description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "
+    "pinned; `fitted` says whether and why they were made again.",
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
+    inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
+    then=("cluster_names", "cluster_table"),
+    doing="assigning to clusters",
+    pace=(0.02, 0.0006),
+    compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
+    needs=threaded_by_size,
+    figures=_figures,
+    figures_now=_figures_now,
+    show=_show,
+    checks=(
+        Check(
+            name="documents_have_vectors",
+            description="Nearly every document has a vector, by which its topic is found. One without lands in any "
+            "cluster.",
+            check=_documents_have_vectors,
+        ),
+        Check(
+            name="clusters_not_degenerate",
+            description="Clusters tell documents apart: none is empty, none holds most of the corpus. If they do not, "
+            "the order spreads topics that say little.",
+            check=_clusters_not_degenerate,
+        ),
+        Check(
+            name="number_of_clusters_is_clear",
+            description='The number of clusters is set, or (`clusters.k = "auto"`) the silhouettes tell one.',
+            check=_number_is_clear,
+        ),
+    ),
+)

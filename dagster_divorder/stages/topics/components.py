@@ -1,0 +1,178 @@
+"""shallow_components, deep_components, external_components: principal components of a kind of vectors.
+
+With `embedding.pca` (`deep.pca`) vectors are clustered along their principal components, a pinned fit of their own
+that is made again as clusters are (`clusters.refit`). Here is also which vectors are clustered (`embedding.kind`), and
+the space that they make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from dagster_divorder.core.vectors.pca import Pca
+from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_hash
+from dagster_divorder.settings import KINDS, Settings
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.space import Space
+
+STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}
+"""The stage of each kind of vectors."""
+
+COMPONENTS_OF = {kind: f"{kind}_components" for kind in STAGE_OF}
+
+ROWS = 1 << 16
+BYTES = 1 << 28
+"""Components are fitted to at most so many documents, and bytes of float32 vectors; the fit takes three times that."""
+
+ARRAYS = "components.safetensors"
+INFO = "pca.json"
+
+
+def kinds_of(settings: Settings) -> tuple[str, ...]:
+    """The kinds of vectors that are clustered, or that one of them is chosen from."""
+    return settings.ari_comparison.spaces if settings.embedding.kind == "auto" else (settings.embedding.kind,)
+
+
+def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:
+    """The stages that make the spaces of some kinds of vectors, by default of those that are clustered."""
+    auto = settings.embedding.kind == "auto" and not kinds
+    kinds = kinds or kinds_of(settings)
+    components = [COMPONENTS_OF[kind] for kind in kinds if settings.components[kind]]
+    return (*(STAGE_OF[kind] for kind in kinds), *components, *(["ari_comparison"] if auto else []))
+
+
+def chosen_kind(run: Run) -> str:
+    """The kind of vectors that are clustered: `embedding.kind`, or what ari_comparison chose."""
+    kind = run.settings.embedding.kind
+    return str(run.receipt("ari_comparison").facts["chosen"]) if kind == "auto" else kind
+
+
+def chosen_vectors(run: Run) -> Receipt:
+    """The receipt of the stage whose vectors are clustered.
+
+    Raises:
+        MissingStageError: it has not run with these settings.
+    """
+    return run.receipt(STAGE_OF[chosen_kind(run)])
+
+
+def is_centred(settings: Settings, kind: str) -> bool:
+    """Whether what all documents share is taken away before vectors of a kind are clustered."""
+    return kind != "shallow" or settings.embedding.pooling != "mean"
+
+
+def space_key(run: Run, kind: str) -> str:
+    """Names what the vectors of a space depend on, whatever the corpus."""
+    receipt = run.receipt(STAGE_OF[kind])
+    if not run.settings.components[kind]:
+        return receipt.key
+    return content_hash(receipt.key, run.receipt(COMPONENTS_OF[kind]).version)
+
+
+def chosen_space_key(run: Run) -> str:
+    """`space_key` of the vectors that are clustered."""
+    return space_key(run, chosen_kind(run))
+
+
+def chosen_space_version(run: Run) -> str:
+    """Names the vectors that are clustered, of this corpus."""
+    return content_hash(chosen_space_key(run), run.receipt("raw_docs").version)
+
+
+def load_space(run: Run, kind: str | None = None) -> Space:
+    """The space of a kind of vectors, by default of those that are clustered.
+
+    Raises:
+        MissingStageError: its stage has not run with these settings.
+    """
+    kind = kind or chosen_kind(run)
+    components = None
+    if run.settings.components[kind]:
+        files = run.fit(COMPONENTS_OF[kind])
+        arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
+        components = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
+    return Space(
+        files=run.files(STAGE_OF[kind]),
+        centre=components is None and is_centred(run.settings, kind),
+        components=components,
+    )
+
+
+def space_figures(run: Run) -> dict[str, Any]:
+    """What a person wants to know of the space of the vectors that are clustered."""
+    kind = chosen_kind(run)
+    shown: dict[str, Any] = {"vectors": STAGE_OF[kind]}
+    if run.settings.components[kind]:
+        facts = run.receipt(COMPONENTS_OF[kind]).facts
+        shown |= {name: facts[name] for name in ("pca", "explained_variance")}
+        shown["pca_fitted"] = f"to {facts['documents']:,} documents ({facts['reason']})"
+        shown["pca_note"] = facts["note"]
+    return shown
+
+
+def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
+    def compute(run: Run) -> Mapping[str, bytes]:
+        from dagster_divorder.core.vectors.pca import fit
+
+        view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
+        rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
+        pca = fit(vectors.rows(view, rows), run.settings.components[kind])
+        info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
+        if note := _note(run.settings.components[kind], info, run.corpus.documents):
+            run.progress.note(note)
+        return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
+
+    return compute
+
+
+def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
+    """Why there are fewer components than asked for, None if there are not."""
+    if info["found"] == asked:
+        return None
+    return (
+        f"{asked:,} principal components are asked for; {info['found']:,} are all that {documents:,} documents of "
+        f"{info['dims']:,} dims have"
+    )
+
+
+def _facts(kind: str) -> Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]]:
+    def facts(run: Run, files: Mapping[str, bytes]) -> Mapping[str, Any]:
+        info, documents = orjson.loads(files[INFO]), orjson.loads(files[FITTED])["documents"]
+        return {
+            "pca": info["found"],
+            "explained_variance": info["explained"],
+            "documents": documents,
+            "note": _note(run.settings.components[kind], info, documents),
+        }
+
+    return facts
+
+
+def _components(kind: str) -> PinnedFit:
+    return PinnedFit(
+        name=COMPONENTS_OF[kind],
+        version=1,
+        asset=False,
+        description=f"Principal components of the {kind} vectors.",
+        reads=lambda settings: ("raw_docs", STAGE_OF[kind], *fit_reads(settings, COMPONENTS_OF[kind])),
+        settings=lambda settings: {"pca": settings.components[kind]},
+        inputs=lambda run: {
+            "vectors": run.receipt(STAGE_OF[kind]).key,
+            **fit_inputs(run, COMPONENTS_OF[kind]),
+        },
+        doing=f"fitting principal components of the {kind} vectors",
+        compute=_compute(kind),
+        refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+        drift=has_doubled,
+        facts=_facts(kind),
+    )
+
+
+COMPONENTS = tuple(_components(kind) for kind in STAGE_OF)

@@ -1,0 +1,370 @@
+"""deep_embeddings: per document the pooled last hidden states of a causal or encoder model, L2-normalised.
+
+Per document fragment: `vectors` float32 or float16 (rows, D), zero where a document has no tokens; `tokens` int64
+(rows,), its length in the model's own tokens, seen or not; `flagged` uint8 (rows,), see `models.embed`.
+
+The stage key holds the device and the dtype that settings come to on this machine, so that vectors of a CPU and of a
+GPU never mix, but neither the number of GPUs nor how many share a model. Where nothing is new nothing is loaded, and
+vectors stay what they are wherever they were made.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from dagster_divorder.engine.base import Needs
+from dagster_divorder.engine.local import count_workers, worker_number
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models.batches import release
+from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
+from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
+from dagster_divorder.models.tensor_parallel import Group, processes_here
+from dagster_divorder.pipeline.per_fragment import StoredFragment
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument, content_hash
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Deep
+from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.text.token_counts import tokenize
+from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.deep import Model
+    from dagster_divorder.models.tokenize import Engine
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
+Result = TypeVar("Result")
+
+STAGE = "deep_embeddings"
+IDS_SHOWN = 20
+"""Of flagged documents."""
+
+
+def vector_facts(
+    run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
+) -> dict[str, Any]:
+    """What names the vectors of a stage. Where those of the last run are all there, and were made from the same, they
+    are what they are wherever they were made: no model is looked at."""
+    if "made" not in run.memo:
+        tokens = run.receipt("token_counts").key
+        source = content_hash(model.fingerprint, declared_lengths(model.directory), tokens, settings)
+        last = load_receipt(run.store, stage)
+        vectors = run.graph[stage]
+        assert isinstance(vectors, PerDocument)
+        known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
+        made = last.facts["made"] if last and known else embed_of(run).made()
+        run.memo |= {"made": {"source": source, "made": made}}
+    return run.memo["made"]
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return vector_facts(run, STAGE, load_deep_model(run), _settings(run.settings), _embed_of)
+
+
+def _embed_of(run: Run) -> Embed:
+    """How the engine's machines compute vectors under these settings."""
+    if "embed" not in run.memo:
+        deep, model = run.settings.deep, load_deep_model(run)
+        read = functools.partial(_read_spec, run.store, model.place, deep)
+        run.memo["embed"] = Embed(
+            **embed_fields(run, model),
+            spec=call_on_a_worker(run, read, deep.device),
+            half=deep.stored == "float16",
+            chunk=deep.long_documents == "chunk",
+            processes=deep.tensor_parallel,
+        )
+    return run.memo["embed"]
+
+
+def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
+    """Fields of an `Embed` that a model and the run come to."""
+    local = run.settings.engine.kind == "local"
+    return {
+        "store": run.store,
+        "model": model.place,
+        "tokens": run.files("token_counts").listed(),
+        "tokenizer": model.tokenizer,
+        "engine": model.engine,
+        "vocabulary": model.vocabulary,
+        "threads": count_workers(run.settings.engine.workers if local else 0),
+    }
+
+
+def call_on_a_worker(run: Run, read: Callable[[Device], Result], device: Device) -> Result:
+    """What a function of a setting such as `deep.device` says on a machine that will compute."""
+    local = run.settings.engine.kind == "local"
+    gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
+    (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
+    return found
+
+
+def _read_spec(store: Store, model: Fit | Path, deep: Deep, device: Device) -> EmbeddingSpec:
+    """What settings come to on a machine that computes, for a `deep.device`."""
+    directory = model_path(store, model)
+    return read_spec(
+        directory, pooling=deep.pooling, max_tokens=deep.max_tokens, device=device, dtype=deep.dtype
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VectorsOfAModel(PerDocument):
+    """Progress is in tokens too, and people want to know how fast they were computed. `compute` gives an `Embed`."""
+
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
+        embed = self.compute(run)
+        assert isinstance(embed, Embed)
+        workers = self.needs(run, missing)["workers"] or 1
+        total = Work()
+        with run.progress("embedding", embed.tokens_to_do(missing), "tokens") as advance:
+            try:
+                for stored in self.compute_with(embed, run, key, missing, advance):
+                    total += stored.about
+                    yield stored
+            finally:
+                _free(embed.spec.device)
+        if total["out_of_memory"]:
+            run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
+        seconds = total["nanoseconds"] / 1e9 / min(workers, len(missing))
+        run.observed |= {
+            "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
+            "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
+            "batches": total["batches"],
+            "out_of_memory": total["out_of_memory"],
+        }
+
+
+class _DeepEmbeddings(VectorsOfAModel):
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
+        directory = model_path(run.store, _embed_of(run).model)
+        if layers := modules_after_pooling(directory):
+            run.progress.note(
+                f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+                "pooled hidden states"
+            )
+        return super().compute_missing(run, key, missing)
+
+
+def embed_needs(run: Run, embed: Embed) -> Needs:
+    """One process a GPU, or one a group of GPUs that share a model; on a CPU one a machine, which runs all its
+    cores."""
+    if embed.spec.device != "cuda":
+        most = run.engine.workers // embed.threads
+        return {"workers": max(1, most), "threads": embed.threads}
+    gpus, here = embed.processes, run.engine.gpus
+    if here < gpus:
+        raise SettingsError(
+            f"deep.tensor_parallel is {gpus} and there are {here} GPUs; expected {here} at most"
+        )
+    workers = here // gpus
+    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": gpus}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed:
+    """Embeds a fragment; picklable, for workers and for the processes that share a model.
+
+    `engine` None: the stored `tokens` of token_counts are the model's own; else that of its own tokenizer. `limit` as
+    in `make_embedder`.
+    """
+
+    store: Store = field(compare=False)
+    tokens: StageFiles = field(compare=False)
+    model: Fit | Path
+    spec: EmbeddingSpec
+    half: bool
+    tokenizer: str
+    engine: Engine | None
+    vocabulary: int
+    threads: int
+    chunk: bool = False
+    processes: int = 1
+    limit: int | None = None
+
+    def made(self) -> dict[str, Any]:
+        """What names how vectors are made, beside the model and its input."""
+        tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
+        return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
+
+    def load(self) -> Model:
+        from dagster_divorder.models.deep import load
+
+        return load(
+            model_path(self.store, self.model),
+            self.spec,
+            vocabulary=self.vocabulary,
+            processes=self.processes,
+        )
+
+    def __call__(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
+        if self.processes == processes_here():
+            return self.compute(fragment, advance)
+        group = _group(self.processes, self.spec.device)
+        before = group.restarts
+        arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
+        work["out_of_memory"] += group.restarts - before
+        advance(work["tokens"])
+        return arrays, work
+
+    def compute(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
+        """Arrays and what they took, in this process; `advance` hears of tokens."""
+        embedder = _embedder(self)
+        start = time.perf_counter_ns()
+        ids, lengths = self._tokens(fragment)
+        found = embedder.embed(ids, lengths, advance)
+        vectors = found.vectors.astype(np.float16) if self.half else found.vectors
+        arrays = {"vectors": vectors, "tokens": lengths, "flagged": found.flagged}
+        return arrays, found.work + Work(nanoseconds=time.perf_counter_ns() - start)
+
+    def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
+        """Tokens of the documents of some fragments; None where they are not counted yet."""
+        if self.engine is not None:
+            return None
+        lengths = self.tokens.column(fragments, "lengths")
+        return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
+
+    def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
+        if self.engine is None:
+            arrays = self.tokens.read(fragment)
+        else:
+            arrays = tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
+        return arrays["ids"], arrays["lengths"]
+
+
+@functools.lru_cache(maxsize=1)
+def _embedder(of: Embed) -> Embedder:
+    """The model, loaded once a process."""
+    if of.spec.device == "cuda" and of.processes == 1:
+        import torch
+
+        torch.cuda.set_device(worker_number())
+    threads = max(1, of.threads // of.processes)
+    return make_embedder(of.load(), chunk=of.chunk, threads=threads, hard_limit=of.limit)
+
+
+_groups: dict[tuple[int, str], Group] = {}
+
+
+def _group(processes: int, device: str) -> Group:
+    """The processes that share a model, started once by each worker, each group on GPUs of its own."""
+    if (processes, device) not in _groups:
+        gpus: list[str] = []
+        if device == "cuda":
+            import torch
+
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+            gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
+            first = processes * worker_number()
+            gpus = gpus[first : first + processes]
+        _groups[processes, device] = Group(processes, device, gpus)
+    return _groups[processes, device]
+
+
+def _free(device: str) -> None:
+    """End the processes that share a model, forget the model, and give its memory back."""
+    while _groups:
+        _groups.popitem()[1].close()
+    _embedder.cache_clear()
+    release(device)
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    spec = EmbeddingSpec(**_facts(run)["made"]["spec"])
+    flagged = files.column(run.view.documents, "flagged")
+    return {
+        "pooling": spec.pooling,
+        **vector_figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
+        "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
+        **load_deep_model(run).trained,
+    }
+
+
+def vector_figures(
+    run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, what: str = "vector"
+) -> dict[str, Any]:
+    """Of all documents: how vectors (`what` they are) are made, their tokens, those that were not seen, and flags;
+    `instead` says what became of documents that have none that is finite."""
+    view = run.view
+    ((_, first),) = files.each(view.documents[:1])
+    lengths, flagged = files.columns(view.documents, "tokens", "flagged")
+    used = view.used_documents()
+    tokens = lengths[used]
+    whole = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
+    unseen = np.zeros(1, np.int64) if whole else np.maximum(tokens - spec.room, 0)
+    found: dict[str, Any] = {
+        "model": model,
+        "dim": int(first["vectors"].shape[1]),
+        "max_tokens": spec.window,
+        "own_tokens": spec.window - spec.room,
+        "device": spec.device,
+        "dtype": spec.dtype,
+        "tokens": int(tokens.sum()),
+        "truncated_documents": int((unseen > 0).sum()),
+        "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
+    }
+    flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
+    if len(flags) == len(tokens):
+        setting = "deep.model" if files.stage == STAGE else "gradients.model"
+        raise InputError(
+            f"the model of {files.stage} ({model}) gives no finite {what} for any of {len(flags):,} "
+            f"documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set {setting} "
+            "to another one"
+        )
+    if len(flags):
+        ids = document_ids(run.store, view)
+        rows = flags[:IDS_SHOWN]
+        own = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
+        shown = [own or to_bytes(of).hex() for own, of in zip(own, ids[rows], strict=True)]
+        run.progress.note(
+            f"{len(flags):,} documents have no finite {what} and {instead}: "
+            f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
+        )
+        found["flagged_ids"] = shown
+    return {**found, "flagged_documents": len(flags)}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return settings.deep.model_dump(
+        mode="json", include={"pooling", "max_tokens", "long_documents", "stored", "device", "dtype"}
+    )
+
+
+DEEP_EMBEDDINGS = _DeepEmbeddings(
+    name=STAGE,
+    version=2,
+    group="embedding",
+    kinds=lambda settings: {"huggingface", "pytorch"},
+    description="One vector per document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "base_model", "deep_model"),
+        *(["ids"] if settings.input.id_field else []),
+    ),
+    settings=_settings,
+    inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
+    key_from_inputs=True,
+    facts=_facts,
+    doing="storing vectors",
+    compute=_embed_of,
+    needs=lambda run, missing: embed_needs(run, _embed_of(run)),
+    figures=_figures,
+)

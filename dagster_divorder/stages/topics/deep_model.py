@@ -1,0 +1,261 @@
+"""deep_model: the model of deep_embeddings, a checkpoint that somebody trained, or the decoder of the bootstrap base
+model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
+
+The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
+the base model that it rests on, another `deep.train_tokens` or another seed, or as `deep.refit` says. Of a checkpoint
+the fit holds what names its content, and how its tokenizer is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.models.checkpoint import (
+    POOLING,
+    TOKENIZER,
+    locate,
+    tokenizer_bytes,
+    tokenizer_fingerprint,
+    weight_files,
+)
+from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
+from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit, Size
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.decoder import Pairs
+
+INFO = "deep_model.json"
+
+WHOLE_BYTES = 4 << 30
+"""Weights up to this size are hashed whole (1 to 4 s); larger ones by size, beginning, end and SAMPLES blocks."""
+SAMPLES = 256
+BLOCK_BYTES = 1 << 20
+START_TOKENS = 80_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeepModel:
+    """`directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `fingerprint` names
+    its content; `engine` runs its tokenizer, of so large a `vocabulary`: None where its tokens are those of
+    token_counts; `trained` says how that went where it was trained here (`models.decoder.train`)."""
+
+    place: Fit | Path
+    directory: Path
+    fingerprint: str
+    tokenizer: str
+    engine: Any
+    vocabulary: int
+    trained: dict[str, Any]
+
+
+def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
+    """The current model, of deep_model or gradient_model.
+
+    Raises:
+        MissingStageError: the stage has no result under these settings.
+    """
+    receipt = run.receipt(stage)
+    facts = receipt.facts
+    place = Path(facts["directory"]) if "directory" in facts else run.current_fit(stage)
+    return DeepModel(
+        place=place,
+        directory=model_path(run.store, place),
+        fingerprint=facts.get("content", receipt.version),
+        tokenizer=facts["tokenizer"],
+        engine=facts["engine"],
+        vocabulary=facts["vocabulary"],
+        trained=facts["trained"],
+    )
+
+
+def _asked(settings: Settings, stage: str) -> tuple[str | None, str | None, str]:
+    """The model that some settings ask for: its id, directory or `bootstrap`; its revision; the setting that names
+    it."""
+    if stage == "gradient_model":
+        return settings.gradients.model, None, "gradients.model"
+    setting = "deep.model" if settings.deep.model else "model.base"
+    return settings.deep_model, settings.deep_revision, setting
+
+
+def _locate(settings: Settings, stage: str) -> Path | None:
+    """Where the checkpoint lies that the settings name; None for the bootstrap decoder.
+
+    Raises:
+        SettingsError: the model is `bootstrap` and `model.base` is not.
+        InputError: no checkpoint, or not all of it.
+    """
+    model, revision, setting = _asked(settings, stage)
+    if model is not None and model != BOOTSTRAP:
+        return locate(model, weights="all", setting=setting, revision=revision)
+    if settings.model.base != BOOTSTRAP:
+        raise SettingsError(
+            f'{setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
+            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave {setting} out to use '
+            f"{'model.base' if stage == 'deep_model' else 'the model of deep_embeddings'}"
+        )
+    return None
+
+
+def _checkpoint(run: Run, stage: str) -> dict[str, Any]:
+    return find_checkpoint(run, stage, partial(_locate, stage=stage), checkpoint_fingerprint)
+
+
+def checkpoint_fingerprint(directory: Path) -> str:
+    """xxh3-128, in hex, of what decides a model's hidden states and their pooling. Of weights above WHOLE_BYTES samples
+    are read: training changes every block of a file."""
+    from xxhash import xxh3_128
+
+    weights = weight_files(directory)
+    whole = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
+    state = xxh3_128()
+    for name in ("config.json", TOKENIZER, POOLING):
+        path = directory / name
+        state.update(name.encode())
+        if path.is_file():
+            state.update(tokenizer_bytes(directory) if name == TOKENIZER else path.read_bytes())
+    for path in weights:
+        size = path.stat().st_size
+        state.update(f"{path.name} {size} ".encode())
+        blocks = -(-size // BLOCK_BYTES)
+        chosen = (
+            range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+        )
+        with path.open("rb") as file:
+            for block in chosen:
+                file.seek(block * BLOCK_BYTES)
+                state.update(file.read(BLOCK_BYTES))
+    return state.hexdigest()
+
+
+def _compute(run: Run, stage: str) -> Mapping[str, bytes]:
+    base, checkpoint = load_base_model(run), _checkpoint(run, stage)
+    if not checkpoint:
+        # The token table, beside which the decoder's own weights are small.
+        size = 4 * len(base.document_frequency) * base.info["dim"]
+        with run.store.scratch(size, "the decoder") as folder:
+            return _train(run, stage, base, folder)
+    directory, info = Path(checkpoint["directory"]), _info(base)
+    info["tokenizer"] = tokenizer_fingerprint(directory)
+    if info["tokenizer"] != base.info["tokenizer"]:
+        rows = fit_rows(run, stage, MAX_DOCUMENTS)
+        encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, rows, SAMPLE_BYTES))
+        info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
+        if encoder.note:
+            run.progress.note(f"{directory}: {encoder.note}")
+    return {INFO: orjson.dumps(info)}
+
+
+def _info(base: BaseModel) -> dict[str, Any]:
+    return {
+        "tokenizer": base.info["tokenizer"],
+        "engine": None,
+        "vocabulary": base.info["vocabulary"],
+        "trained": {},
+    }
+
+
+def _train(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, bytes]:
+    from dagster_divorder.core.vectors.pool import token_weights
+    from dagster_divorder.models.decoder import train
+
+    pairs, ids = _pairs(run, fit_rows(run, stage))
+    weights = token_weights(base.document_frequency, base.documents, "idf")
+    run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
+    with run.progress("training", len(ids), "tokens") as advance:
+        trained = train(
+            base.directory,
+            folder,
+            weights,
+            pairs,
+            ids,
+            seed=run.settings.seed,
+            threads=count_workers(run.settings.engine.workers),
+            advance=advance,
+        )
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {**files, INFO: orjson.dumps({**_info(base), "trained": trained})}
+
+
+def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+    """What to train on, out of the first documents of `rows`, and its tokens as `Pairs.span_starts` lays them out."""
+    from dagster_divorder.models.decoder import plan
+
+    view, tokens = run.view, run.files("token_counts")
+    lengths = tokens.column(view.documents, "lengths")
+    pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
+    row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
+    ids = np.zeros(0, np.uint16)
+    for spans, inside, stored in tokens.at(view.documents, row):
+        if not len(ids):
+            ids = np.empty(places[-1], stored["ids"].dtype)
+        document_starts = np.cumsum(stored["lengths"]) - stored["lengths"]
+        begins = document_starts[inside] + pairs.begin.ravel()[spans]
+        ids[_ranges(places[spans], length[spans])] = stored["ids"][_ranges(begins, length[spans])]
+    return pairs, ids
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Whole numbers from each start on, as many as its length, end to end."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+
+
+def _settings(settings: Settings, stage: str) -> dict[str, Any]:
+    model, revision, _ = _asked(settings, stage)
+    if model != BOOTSTRAP:
+        return {"model": model, "revision": revision}
+    return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
+
+
+def _inputs(run: Run, stage: str) -> dict[str, Any]:
+    checkpoint, base = _checkpoint(run, stage), run.receipt("base_model")
+    if checkpoint:
+        return {"checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
+    return {"base_model": base.version, **fit_inputs(run, stage)}
+
+
+def _amount(settings: Settings, size: Size, stage: str) -> float:
+    """Tokens that a decoder is trained on; loading torch takes as long as START_TOKENS of them."""
+    if _asked(settings, stage)[0] != BOOTSTRAP:
+        return 1.0
+    return START_TOKENS + min(size.tokens, settings.deep.train_tokens)
+
+
+def _model(stage: str, description: str) -> PinnedFit:
+    return PinnedFit(
+        name=stage,
+        version=1,
+        asset=False,
+        kinds=lambda settings: {"pytorch"},
+        description=description,
+        reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
+        settings=partial(_settings, stage=stage),
+        inputs=partial(_inputs, stage=stage),
+        doing=f"making the {stage.replace('_', ' ')}",
+        check_settings=lambda run: _locate(run.settings, stage),
+        compute=partial(_compute, stage=stage),
+        refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
+        drift=another_corpus,
+        amount=partial(_amount, stage=stage),
+        facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},
+    )
+
+
+DEEP_MODEL = _model("deep_model", "The model whose hidden states deep_embeddings pools.")
+GRADIENT_MODEL = _model("gradient_model", "The model whose gradients gradient_embeddings takes.")

@@ -1,0 +1,181 @@
+"""gradient_embeddings: per document the gradient of its mean next-token loss with respect to the parameters of the last
+blocks of a causal language model, projected at random, L2-normalised.
+
+Per document fragment: `vectors` float32 or float16 (rows, K), zero where a document has no gradient: it has no next
+token, or its loss or gradient is not finite; `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
+uint8 (rows,), see `models.embed`: what is NOT_FINITE is to be kept out of a choice.
+
+The stage key holds device, dtype and the names of the parameters, as that of deep_embeddings does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.models.embed import NOT_FINITE, Work
+from dagster_divorder.models.spec import EmbeddingSpec, read_spec
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.topics.deep_embeddings import (
+    Device,
+    Embed,
+    VectorsOfAModel,
+    call_on_a_worker,
+    embed_fields,
+    embed_needs,
+    vector_facts,
+    vector_figures,
+)
+from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.deep import Model
+
+STAGE = "gradient_embeddings"
+
+
+def model_stage(settings: Settings) -> str:
+    return "gradient_model" if settings.gradients.model else "deep_model"
+
+
+def load_model(run: Run) -> DeepModel:
+    return load_deep_model(run, model_stage(run.settings))
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return vector_facts(run, STAGE, load_model(run), gradients_settings(run.settings), gradients_of)
+
+
+def gradients_of(run: Run) -> Gradients:
+    """How the engine's machines compute gradients under these settings."""
+    if "embed" not in run.memo:
+        asked, model, settings = run.settings.gradients, load_model(run), run.settings
+        setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
+        read = partial(_read, run.store, model.place, settings, setting)
+        spec, parameters, left_out = call_on_a_worker(run, read, settings.deep.device)
+        run.memo["embed"] = Gradients(
+            **embed_fields(run, model),
+            spec=spec,
+            half=asked.stored == "float16",
+            layers=asked.layers,
+            dims=asked.dims,
+            seed=settings.seed,
+            parameters=tuple(parameters.items()),
+            left_out=tuple(left_out.items()),
+            setting=setting,
+        )
+    return run.memo["embed"]
+
+
+def _read(
+    store: Store, model: Fit | Path, settings: Settings, setting: str, device: Device
+) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
+    """What settings come to on a machine that computes: how the model reads documents, and of which parameters
+    gradients are taken and of which not, by name, with their sizes."""
+    from dagster_divorder.models.gradients import describe
+
+    directory, asked = model_path(store, model), settings.gradients
+    spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
+    proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
+    # A text that is cut does not end where it is cut.
+    window = min(spec.window, len(spec.prefix) + asked.max_tokens)
+    return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients(Embed):
+    """Computes the gradients of a fragment's documents: of `parameters` by name, with their sizes, in the last `layers`
+    blocks; `setting` names what asks for the model."""
+
+    layers: int
+    dims: int
+    seed: int
+    parameters: tuple[tuple[str, int], ...]
+    left_out: tuple[tuple[str, int], ...]
+    setting: str
+
+    def made(self) -> dict[str, Any]:
+        own = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
+        return {**Embed.made(self), **own, "left_out": dict(self.left_out)}
+
+    def load(self) -> Model:
+        from dagster_divorder.models.gradients import load
+
+        return load(
+            model_path(self.store, self.model),
+            self.spec,
+            layers=self.layers,
+            dims=self.dims,
+            seed=self.seed,
+            setting=self.setting,
+            vocabulary=self.vocabulary,
+        )
+
+    def compute(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
+        arrays, work = Embed.compute(self, fragment, advance)
+        arrays["vectors"][(arrays["flagged"] & NOT_FINITE) > 0] = 0
+        return arrays, work
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    made = _facts(run)["made"]
+    found = vector_figures(
+        run,
+        files,
+        EmbeddingSpec(**made["spec"]),
+        run.settings.gradients.model or run.settings.deep_model,
+        "are kept out of every choice",
+        what="gradient",
+    )
+    return {
+        **found,
+        "blocks": run.settings.gradients.layers,
+        "parameters": sum(made["parameters"].values()),
+        "parameters_of": sorted(made["parameters"]),
+        "parameters_left_out": sum(made["left_out"].values()),
+    }
+
+
+def gradients_settings(settings: Settings) -> Mapping[str, Any]:
+    return {
+        **settings.gradients.model_dump(mode="json", include={"layers", "max_tokens", "dims", "stored"}),
+        **settings.deep.model_dump(mode="json", include={"device", "dtype"}),
+        "seed": settings.seed,
+    }
+
+
+GRADIENT_EMBEDDINGS = VectorsOfAModel(
+    name=STAGE,
+    version=1,
+    group="embedding",
+    kinds=lambda settings: {"huggingface", "pytorch"},
+    description="One vector per document: what it would change in the last blocks of a causal language model (the "
+    "gradient of its loss), projected at random, L2-normalised.",
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "base_model", model_stage(settings)),
+        *(["ids"] if settings.input.id_field else []),
+    ),
+    settings=gradients_settings,
+    # As costly as training on the corpus: nobody has it who has not asked.
+    when=lambda settings: settings.takes_gradients,
+    inputs=lambda run: {"model": load_model(run).fingerprint, "made": _facts(run)["made"]},
+    key_from_inputs=True,
+    facts=_facts,
+    doing="taking gradients",
+    compute=gradients_of,
+    needs=lambda run, missing: embed_needs(run, gradients_of(run)),
+    figures=_figures,
+)

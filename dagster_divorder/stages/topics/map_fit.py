@@ -1,0 +1,94 @@
+"""map_fit: the map that documents are shown on, fitted to a sample of them by UMAP.
+
+The sample is the `cluster_map.sample` documents with the smallest ids, a random one. Only a fit needs umap-learn: where
+that cannot be imported there is no map, and the note says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.topics.cluster_map import MapFit, fit, why_no_map
+from dagster_divorder.core.vectors.pca import Pca
+from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_ids
+
+ARRAYS = "map.safetensors"
+NOTE = "note.json"
+
+
+def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
+    rows = fit_rows(run, "map_fit", run.settings.cluster_map.sample)
+    return document_ids(run.store, run.view)[rows], rows
+
+
+def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray] | None:
+    """The fitted map and the ids uint64 (n, 2) of its documents; None where there is none."""
+    files = run.fit("map_fit")
+    if ARRAYS not in files:
+        return None
+    arrays = unpack(files[ARRAYS])
+    # `explained` is for people, and not kept.
+    pca = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
+    return MapFit(pca=pca, points=arrays["points"], xy=arrays["xy"]), arrays["ids"]
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    space, last = chosen_space_key(run), load_receipt(run.store, "map_fit")
+    fitted = last is not None and last.facts["space"] == space and last.facts["note"] is None
+    return {"space": space, "note": None if fitted else why_no_map(), **fit_inputs(run, "map_fit")}
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    note = _inputs(run)["note"]
+    if note:
+        run.progress.note(note)
+        return {NOTE: orjson.dumps(note)}
+    ids, rows = sampled_rows(run)
+    made = fit(load_space(run).rows(run.view, rows), run.settings.seed)
+    arrays: dict[str, np.ndarray] = {
+        "mean": made.pca.mean,
+        "axes": made.pca.axes,
+        "points": made.points,
+        "xy": made.xy,
+        "ids": ids,
+    }
+    return {ARRAYS: pack(arrays)}
+
+
+def _refit(settings: Settings) -> Refit:
+    """A map that is there stays where no other one can be fitted."""
+    when = settings.cluster_map.refit
+    return Refit("never" if when != "never" and why_no_map() else when, "cluster_map.refit")
+
+
+MAP_FIT = PinnedFit(
+    name="map_fit",
+    version=2,
+    asset=False,
+    description="The map of the documents.",
+    reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
+    settings=lambda settings: {"sample": settings.cluster_map.sample, "seed": settings.seed},
+    inputs=_inputs,
+    doing="fitting the map",
+    compute=_compute,
+    refit=_refit,
+    drift=another_corpus,
+    amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
+    facts=lambda run, files: {
+        "space": chosen_space_key(run),
+        "note": orjson.loads(files[NOTE]) if NOTE in files else None,
+    },
+)

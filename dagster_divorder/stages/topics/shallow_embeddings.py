@@ -1,0 +1,72 @@
+"""shallow_embeddings: per document the pooled rows of the base model's token table, L2-normalised.
+
+Per document fragment: `vectors` float32 (rows, D); a document without tokens has a zero vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument, content_hash
+from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+
+def _weights(run: Run) -> np.ndarray:
+    from dagster_divorder.core.vectors.pool import token_weights
+
+    model = load_base_model(run)
+    return token_weights(model.document_frequency, model.documents, run.settings.embedding.pooling)
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    return {
+        "tokens": run.receipt("token_counts").key,
+        "table": run.receipt("base_model").facts["table"],
+        "weights": content_hash(_weights(run).tolist()),
+    }
+
+
+def pool_tokens(
+    files: StageFiles, table: np.ndarray, weights: np.ndarray, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The pooled tokens of the documents of a fragment: rows of table float32 (V, D) by weights float32 (V or
+    fewer,)."""
+    from dagster_divorder.core.vectors.pool import pool
+
+    tokens, threads = files.read(fragment), count_workers(0)
+    return {"vectors": pool(tokens["ids"], tokens["lengths"], table, weights, threads=threads)}
+
+
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+    files, table = run.files("token_counts").listed(), load_base_model(run).table()
+    return partial(pool_tokens, files, table, _weights(run))
+
+
+SHALLOW_EMBEDDINGS = PerDocument(
+    name="shallow_embeddings",
+    version=1,
+    group="embedding",
+    kinds=lambda settings: {"numpy"},
+    description="One vector per document: the pooled rows of the base model's token table, so that texts on similar "
+    "topics lie close.",
+    reads=lambda settings: ("raw_docs", "token_counts", "base_model"),
+    settings=lambda settings: {"pooling": settings.embedding.pooling},
+    inputs=_inputs,
+    doing="pooling",
+    pace=(0.12, 0.007),
+    compute=_compute,
+    needs=threaded_by_size,
+    figures=lambda run, files: {
+        "pooling": run.settings.embedding.pooling,
+        "dim": run.receipt("base_model").facts["dim"],
+    },
+)

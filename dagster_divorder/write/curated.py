@@ -1,0 +1,711 @@
+"""The output folder, here or at a URL (store/folders.py): files written whole, named by a manifest that comes last.
+
+`curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
+files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was;
+then they are published, the manifest last, and files that belong to the old output alone are removed. Before the first
+file of an output is replaced by another, its manifest is marked as `replaced_by` that one's key: what is killed between
+the two leaves no manifest that anybody believes, and a mixture is never taken for an output.
+
+An output belongs to one store. The store keeps a *ledger* of the names that it has written into a folder, noted before
+they are, by which a commit that was broken off is tidied up. Only what the ledger names is ever removed; overwritten is
+only that, and what a sound manifest of this store names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import xxhash
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+
+from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.corpus.parquet_rows import json_lines
+from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.settings import Output, Settings
+from dagster_divorder.settings.places import Place, as_place, real_place
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store, temporary_name
+from dagster_divorder.store.folders import Folder, folder_at
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    HEAD_BYTES,
+    NEIGHBOUR,
+    OLD_EXPORT_MANIFEST,
+    REPLACED_BY,
+    file_at,
+    manifest_check,
+    whole_manifest,
+)
+from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.write.gather import Content, Scattered, scatter
+
+MANIFEST = "curated_meta.json"
+RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
+"""Names of the files that hold the records."""
+BESIDE = (
+    "ordering_report.html",
+    "cluster_cloud.png",
+    "ordering_animation.mp4",
+    "ordering_animation_umap.mp4",
+)
+"""What is written next to an output and is no part of it."""
+LEDGERS = "outputs"
+REHASH_BYTES = 10 << 30
+"""An output up to this size is read again to see that it is still whole; of a larger one, or one at a URL, sizes are
+compared."""
+
+MUCH_BYTES = 1 << 20
+"""From this many bytes on a write takes longer than handing them to another thread."""
+
+ROW_GROUP = 1 << 20
+"""Rows that a reader of a Parquet file of numbers takes at once."""
+
+
+FileName = Annotated[str, StringConstraints(pattern="^(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Owner(_Strict):
+    id: Hex
+    path: str
+
+
+class _Entry(_Strict):
+    bytes: NonNegativeInt
+    sha256: Hex
+
+
+class _Delta(_Strict):
+    new_documents: NonNegativeInt
+    reused_documents: NonNegativeInt
+    dropped_documents: NonNegativeInt
+
+
+class _Manifest(_Strict):
+    """What of a manifest is read back."""
+
+    key: Hex
+    store: _Owner
+    files: dict[FileName, _Entry]
+
+
+class _Curated(_Manifest):
+    """The same of that of the curated output."""
+
+    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
+    delta: _Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Names of the files that a store has written, or is about to write, into a folder."""
+
+    folder: str
+    files: list[FileName]
+
+
+def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
+    """Names in an output folder, whose manifest has this name, that are this store's to overwrite and to remove.
+
+    Raises:
+        InputError: the folder holds the output of another store.
+    """
+    manifest = read_manifest(place, name, replaced=True)
+    owner = manifest["store"] if manifest else None
+    # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
+    is_owner = owner is not None and (owner["id"] == store.id or owner["path"] == store.real_place)
+    if owner is not None and not is_owner:
+        raise InputError(
+            f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
+            f"{_setting(name)} to another folder, or move what is in {place} away"
+        )
+    by_manifest = {*manifest["files"], *_manifest_names(name)} if manifest else set()
+    ledger = read_pointer(store, _ledger_file(place), Ledger)
+    if ledger is None and manifest:
+        # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
+        return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
+    return by_manifest | set(ledger.files if ledger else ())
+
+
+def _setting(manifest: str) -> str:
+    return "output.path" if manifest == MANIFEST else "exports.path"
+
+
+def refuse_strangers(
+    store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
+) -> set[str]:
+    """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
+    names there that are (see `ours`).
+
+    Raises:
+        InputError: a file of one of these names is there that this store has not written, or the folder holds the
+            output of another store.
+    """
+    folder = folder_at(place)
+    with folder.explaining():
+        there = sorted(folder.names())
+    if not there:
+        return set()
+    mine = ours(store, place, manifest)
+    if strangers := [name for name in there if wanted(name) and name not in mine]:
+        setting = _setting(manifest)
+        raise InputError(
+            f"{folder.where(strangers[0])} is there and was not written by this store; {setting} has to be a folder in "
+            f"which no such file is overwritten: move it away, or set {setting} to another folder"
+        )
+    return mine
+
+
+def refuse_foreign_files(store: Store, settings: Settings) -> None:
+    """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
+    output = settings.output
+    names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
+    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if output.sidecars else set()
+    names |= {"ordering_comparison.png"} if output.plot else set()
+    names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
+    names |= {"left_out.parquet"} if settings.selects else set()
+    refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
+
+
+def check_format(kind: str, output: Output) -> None:
+    """See that records of input of a kind, jsonl or parquet, can be written as asked.
+
+    Raises:
+        InputError: JSONL lines are to be written as Parquet.
+    """
+    if output.format == "parquet" and kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input, of the same columns in every [[input]]: JSONL lines have "
+            "no schema; use output.format = 'auto', or convert the input to Parquet first"
+        )
+
+
+def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
+    """Write files of BESIDE next to an output, those that do not hold just that already.
+
+    Raises:
+        InputError: as `refuse_strangers`.
+    """
+    refuse_strangers(store, place, files.__contains__)
+    _note(store, place, files)
+    folder = folder_at(place)
+    there = folder.sizes()
+    changed = [
+        name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
+    ]
+    if not changed:
+        return
+    staged = {name: temporary_name() for name in changed}
+    with folder.explaining(changed[0]):
+        folder.prepare()
+        try:
+            for name, temporary in staged.items():
+                with folder.create(name, temporary) as file:
+                    file.write(files[name])
+            folder.publish(staged, changed[-1], (), store.check)
+        finally:
+            folder.delete(staged.values())
+            folder.release()
+
+
+def remove_beside(store: Store) -> list[str]:
+    """Remove what this store has written next to its outputs; the names."""
+    removed = []
+    for name in store.list(LEDGERS):
+        ledger = read_pointer(store, name, Ledger)
+        if ledger:
+            folder = folder_at(as_place(ledger.folder))
+            with folder.explaining():
+                removed += _remove_beside(store, folder, ledger.files)
+    return removed
+
+
+def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[str]:
+    there = {*BESIDE} & {*noted} & folder.sizes().keys()
+    mine = sorted(there & ours(store, folder.place)) if there else []
+    folder.delete(mine)
+    return mine
+
+
+def _ledger_file(place: Place) -> str:
+    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(real_place(place)))}.json"
+
+
+def _read_ledger(store: Store, place: Place) -> set[str]:
+    ledger = read_pointer(store, _ledger_file(place), Ledger)
+    return set(ledger.files) if ledger else set()
+
+
+def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
+    """Add names to the ledger of a folder, or make them the `only` ones."""
+    before = _read_ledger(store, place)
+    after = set(names) if only else before | set(names)
+    if after != before:
+        write_pointer(store, _ledger_file(place), Ledger(real_place(place), sorted(after)))
+
+
+@contextlib.contextmanager
+def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
+    """A folder on this machine's disk for temporary files that take about `size` bytes: that of the output itself,
+    or of an output at a URL the store's.
+
+    Raises:
+        StoreError: as `Store.scratch` does.
+    """
+    if isinstance(place, Path):
+        yield place
+    else:
+        with store.scratch(size, "what passes through it") as folder:
+            yield folder
+
+
+@dataclass(slots=True)
+class OutputFolder:
+    """Files of one output, staged under temporary names until `commit`.
+
+    Use as a context manager: what was staged and not committed is removed at its end. `expected_bytes` is what the
+    output takes about, for the message when the disk is full; `manifest` the manifest's name.
+    """
+
+    store: Store
+    path: Place
+    expected_bytes: int = 0
+    manifest: str = MANIFEST
+    staged: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _temporary: list[str] = field(default_factory=list)
+    folder: Folder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = folder_at(self.path)
+
+    def __enter__(self) -> OutputFolder:
+        with self.folder.explaining():
+            self.folder.prepare()
+            _sweep(self.store, self.folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(StoreError), self.folder.explaining():
+            self._remove_staged()
+            self.folder.release()
+
+    def _remove_staged(self) -> None:
+        """Remove what is half-written here, and nothing else: the lease may be another run's by now, whose files lie
+        beside these."""
+        self.folder.delete(self._temporary)
+
+    @property
+    def by_workers(self) -> bool:
+        """Whether other processes can write its files: one process makes a commit to the Hub."""
+        return isinstance(self.path, Path) or self.path.scheme != "hf"
+
+    def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
+        """Write one file through `write(file)`; its bytes are hashed on the way.
+
+        Raises:
+            StoreError: the disk is full or the folder not writable; the old output is still whole.
+        """
+        self.entries[name] = self._write(name, write)
+
+    def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
+        temporary = self.draw(name)
+        with self.explaining(name):
+            return write_hashed(self.folder, name, temporary, write)
+
+    def draw(self, name: str) -> str:
+        """The temporary name under which a file is to be written, for `commit` to publish."""
+        temporary = self.staged[name] = self._temporary_name(name)
+        return temporary
+
+    def _temporary_name(self, name: str) -> str:
+        """A temporary name in the same folder as a file."""
+        self._temporary.append((NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name())
+        return self._temporary[-1]
+
+    @contextlib.contextmanager
+    def explaining(self, name: str = "") -> Iterator[None]:
+        """Turns what goes wrong while a file, or several, are written into a StoreError, once what was written is
+        removed."""
+        what = "the whole output, beside the one that is there,"
+        with self.folder.explaining(name, self.expected_bytes, what):
+            try:
+                yield
+            except OSError:
+                # First, so that the message counts their space as free.
+                self._remove_staged()
+                raise
+
+    def stage_each(
+        self,
+        engine: Engine,
+        write: Callable[[Any, IO[bytes]], Any],
+        items: Mapping[str, Any],
+        progress: Progress | None = None,
+        **needs: Any,
+    ) -> None:
+        """Write files in workers, each through `write(item, file)`, by their names.
+
+        Raises:
+            StoreError: as `stage`.
+        """
+        tasks = [(name, self.draw(name), item) for name, item in items.items()]
+        with self.explaining():
+            entries = engine.each(_Staging(self.path, write), tasks, **needs)
+            written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
+            self.entries |= dict(zip(items, written, strict=True))
+
+    def remove_beside(self) -> list[str]:
+        """Remove what this store has written next to the output; the names."""
+        with self.folder.explaining():
+            return _remove_beside(self.store, self.folder, _read_ledger(self.store, self.path))
+
+    def commit(self, about: dict[str, Any]) -> dict[str, Any]:
+        """Publish every staged file, the manifest last; then remove what only the old one named.
+
+        Returns the manifest: what it says `about` the output, the store and the files.
+
+        Raises:
+            InputError: a file would be overwritten that is not this store's.
+            LeaseLostError: another run has the store now, and this output is out of date.
+            StoreError: the disk is full or the folder not writable; the old output is still whole.
+        """
+        owner = {"id": self.store.id, "path": self.store.real_place}
+        manifest = about | {"store": owner, "files": self.entries}
+        data = _manifest_bytes(manifest)
+        self._write(self.manifest, lambda file: file.write(data))
+        self.store.check()
+        mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
+        # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
+        _note(self.store, self.path, mine | self.staged.keys())
+        stale = _read_ledger(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
+        with self.folder.explaining():
+            if not self.folder.atomic:
+                self._withdraw(manifest["key"])
+            self.folder.publish(self.staged, self.manifest, stale, self.store.check)
+        tidy(self.store, self.path, self.entries, self.manifest)
+        return manifest
+
+    def _withdraw(self, key: str) -> None:
+        """Mark the manifest that is there as replaced, if files that it names are about to be."""
+        for manifest in _manifest_names(self.manifest):
+            before = _read_manifest(self.path, manifest)
+            if before is None or all(
+                before["files"].get(name, entry)["sha256"] == entry["sha256"]
+                for name, entry in self.entries.items()
+            ):
+                continue
+            data, temporary = _manifest_bytes({**before, REPLACED_BY: key}), self._temporary_name(manifest)
+            with self.folder.create(manifest, temporary) as file:
+                file.write(data)
+            self.folder.publish({manifest: temporary}, manifest, (), self.store.check)
+
+
+def add_to_output(
+    store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
+) -> None:
+    """Write a file into the output that a folder holds, and name it in its manifest, in which `about` is added.
+
+    Raises:
+        InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
+    """
+    manifest = read_manifest(place)
+    assert manifest is not None
+    with OutputFolder(store, place) as output:
+        output.entries |= manifest["files"]
+        output.stage(name, write)
+        output.commit({key: of for key, of in manifest.items() if key not in ("store", "files")} | about)
+
+
+def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """A manifest as it is written: with a hash of itself."""
+    return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
+
+
+def write_hashed(
+    folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
+) -> dict[str, Any]:
+    """Write a file of a folder under a temporary name; what the manifest says of it."""
+    with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
+        hashed = _HashedFile(file, thread)
+        write(hashed)  # type: ignore[arg-type]
+    return {
+        "bytes": hashed.size,
+        "sha256": hashed.digest.hexdigest(),
+        "head": hashlib.sha256(hashed.head).hexdigest(),
+    }
+
+
+def entry_of(file: IO[bytes]) -> dict[str, Any]:
+    """What the manifest says of a file that is open for reading."""
+    file.seek(0)
+    head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    return {"bytes": file.tell(), "sha256": digest, "head": head}
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """Writes a file of an output folder in a worker; what the manifest says of it."""
+
+    path: Place
+    write: Callable[[Any, IO[bytes]], Any]
+
+    def __call__(self, task: tuple[str, str, Any]) -> dict[str, Any]:
+        name, temporary, item = task
+        return write_hashed(folder_at(self.path), name, temporary, lambda file: self.write(item, file))
+
+
+def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
+    """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
+    kept = {manifest, *files}
+    noted = _read_ledger(store, path)
+    folder = folder_at(path)
+    with folder.explaining():
+        store.check()
+        folder.delete(noted - kept - {*BESIDE})
+        _sweep(store, folder)
+    # Nothing is written where nothing is left over, so that an output that is up to date may be read-only.
+    _note(store, path, kept | (noted & {*BESIDE}), only=True)
+
+
+def _sweep(store: Store, folder: Folder) -> None:
+    """Remove what killed runs have left half-written in a folder.
+
+    Who holds the lease after the look at the folder held it before, so that what was seen there is no other run's.
+    """
+    leftover = folder.temporary()
+    store.check()
+    folder.delete(leftover)
+
+
+class _HashedFile(io.RawIOBase):
+    """A file open for writing that hashes and counts what passes, of much at a time in a thread of its own, and keeps
+    its first HEAD_BYTES. Closing it leaves the file open."""
+
+    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
+        self._file = file
+        self._thread = thread
+        self.digest = hashlib.sha256()
+        self.head = b""
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.size += len(view)
+        self.head += view[: HEAD_BYTES - len(self.head)]
+        if len(view) < MUCH_BYTES:
+            self.digest.update(view)
+            return self._file.write(view)
+        hashing = self._thread.submit(self.digest.update, view)
+        try:
+            return self._file.write(view)
+        finally:
+            # The caller may use the memory again.
+            hashing.result()
+
+    def tell(self) -> int:
+        return self.size
+
+    def writable(self) -> bool:
+        return True
+
+
+def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
+    """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
+    what is damaged, or somebody else's, is never half believed. That of an export is also found where exports up to
+    version 2 have it. One whose files are being replaced, or were when a run was killed, only where `replaced` asks for
+    it: by then it says whose the folder is, not what the files hold.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    manifest = next(filter(None, (_read_manifest(path, each) for each in _manifest_names(name))), None)
+    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
+
+
+def _manifest_names(name: str) -> tuple[str, ...]:
+    """Names under which a manifest is looked for, the present one first."""
+    return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
+
+
+def _read_manifest(path: Place, name: str) -> dict[str, Any] | None:
+    try:
+        manifest = whole_manifest(folder_at(path).read(name))
+        (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"{file_at(path, name)} cannot be read: {error.strerror or error}") from error
+    except ValidationError:
+        return None
+    return manifest
+
+
+def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether every file of a manifest is there with its size and (here, up to REHASH_BYTES in all) its hash."""
+    sizes = folder_at(path).sizes()
+    if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
+        return False
+    rehashed = isinstance(path, Path) and sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    return not rehashed or damaged_file(path, files) is None
+
+
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
+    """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
+    whole. advance: told of bytes."""
+    for name, entry in files.items():
+        try:
+            with folder_at(path).open(name) as opened:
+                assert isinstance(opened, io.RawIOBase)
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                size = opened.tell()
+        except OSError as error:
+            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
+        if size != entry["bytes"]:
+            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
+        if found != entry["sha256"]:
+            return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        advance(size)
+    return None
+
+
+def stage_scattered(
+    output: OutputFolder,
+    engine: Engine,
+    contents: Sequence[Content],
+    start: np.ndarray,
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    files: Mapping[str, tuple[int, int]],
+    write: WriteRecords,
+    progress: Progress,
+) -> None:
+    """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
+
+    contents, start, rows, sizes: see `scatter`.
+    """
+    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
+        scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
+    try:
+        output.stage_each(
+            engine,
+            partial(write_stretch, scattered, write),
+            files,
+            progress=progress,
+            environment=KEEP_MEMORY,
+        )
+    finally:
+        output.folder.delete(scattered.files)
+
+
+def _joined(lines: pa.Array) -> pa.Buffer:
+    """Lines with line feeds between them, joined by Arrow: no Python object a line."""
+    import pyarrow.compute as pc
+
+    one_list = pa.LargeListArray.from_arrays(row_array(np.array([0, len(lines)])), lines)
+    return pc.binary_join(one_list, binary_array([b"\n"])[0])[0].as_buffer()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords:
+    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
+    Parquet input (`from_rows`) as JSON lines, and lines as they are."""
+
+    from_rows: bool
+    schema: pa.Schema | None
+
+    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+        """
+        Raises:
+            InputError: Arrow cannot read a column any more once its rows are reordered.
+        """
+        if self.schema:
+            _write_parquet(parts, file, self.schema)
+            return
+        for records in parts:
+            if self.from_rows:
+                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
+            else:
+                file.write(_joined(records))
+                file.write(b"\n")
+
+
+def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
+        for rows in parts:
+            try:
+                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+            except pa.ArrowInvalid as error:
+                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
+                raise InputError(
+                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
+                    'set output.format = "jsonl", or leave that column out of the input'
+                ) from error
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
+
+
+def write_stretch(
+    scattered: Scattered, write: WriteRecords, stretch: tuple[int, int], file: IO[bytes]
+) -> None:
+    """Write output positions [first, end) to a file: what a worker does."""
+    write(scattered.parts(*stretch), file)
+
+
+def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
+    one shard of no row."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
+    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
+    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
+
+
+def cut(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Iterator[pa.Array]]:
+    """Consecutive arrays, cut into stretches of which each ends before the next of the limits, rows from the first on;
+    to be read one after the other, each to its end."""
+    rest: pa.Array | None = None
+    position = 0
+
+    def until(limit: int) -> Iterator[pa.Array]:
+        nonlocal rest, position
+        while position < limit:
+            part = next(parts) if rest is None or not len(rest) else rest
+            taken, rest = part[: limit - position], part[limit - position :]
+            position += len(taken)
+            yield taken
+
+    return map(until, limits)
+
+
+def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
+    """int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: row_array(column) for name, column in columns.items()})
+    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)

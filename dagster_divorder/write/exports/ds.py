@@ -1,0 +1,60 @@
+"""ds: datatrove's files of tokens, read by nanotron and by `datatrove.utils.dataset.DatatroveFolderDataset`.
+
+`train-TAG-00000-of-00003.ds`, uint16 ids (uint32 where one does not fit), L a row, and beside it `.ds.index`, uint64,
+where each document ends in its file. TAG is 8 hex digits of the export's key. A reader takes windows of its sequence
+length and one more token, so that the sequence length to give it is L - 1. Nothing in the format marks padding: the one
+incomplete row that `concat` leaves over is filled up with end-of-text tokens, which a trainer learns like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports.format import Format, Options, fits_uint16
+from dagster_divorder.write.exports.raw import row_files, write_rows
+from dagster_divorder.write.exports.rows import Rows
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
+    filler = rows.stored.special.get("eos", rows.stored.padding)
+    files = row_files(rows, options, dtype, ".ds")
+    write = partial(write_rows, dtype=dtype, padding=filler)
+    rows.stage(folder, [(name, span, write) for name, span in files.items()])
+    lengths = rows.run_tokens.copy()
+    lengths[rows.indptr[1:] - 1] += rows.length - rows.tokens
+    for name, (first, end) in files.items():
+        ends = np.cumsum(lengths[rows.indptr[first] : rows.indptr[end]]).astype("<u8")
+        folder.stage(f"{name}.index", lambda file, ends=ends: file.write(ends.data))  # type: ignore[misc]
+    return {
+        "dtype": dtype.name,
+        "rows_of_files": [end - first for first, end in files.values()],
+        "model_sequence_length": rows.length - 1,
+        "filled_up_with": filler if rows.padded else None,
+    }
+
+
+def _check(rows: Rows) -> None:
+    short = np.unique(rows.sequence[rows.tokens < rows.length])
+    if len(short) > 1:
+        raise InputError(
+            f"{len(short):,} sequences hold fewer than {rows.length:,} tokens, and exports.formats names 'ds', which "
+            'cannot mark padding; set packing.method = "concat", or take a format that can: olmo, parquet, mds, litdata'
+        )
+    if rows.length < 2:
+        raise InputError(
+            f"sequence.length is {rows.length}; the readers of 'ds' take one token fewer: set it to 2 or more"
+        )
+
+
+DS = Format(
+    name="ds",
+    write=_write,
+    check=_check,
+)

@@ -1,0 +1,72 @@
+"""litdata: Lightning's chunks, read by `litdata.StreamingDataset`.
+
+A sample is {"input_ids": uint16 tensor (L,)} (int32 where an id does not fit: litdata knows no uint32), with
+"attention_mask", uint8 (L,), where any row is padded. The chunks are byte for byte litdata's
+writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key as a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports.format import Format, Options, fits_uint16
+from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.samples import MASK, stage_samples
+
+CODES = {"uint8": 11, "int32": 16, "uint16": 20}
+"""litdata's numbers of torch's types."""
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
+    columns = {"input_ids": dtype}
+    columns |= {MASK: np.dtype("u1")} if rows.padded else {}
+    sizes = [column.itemsize * rows.length for column in columns.values()]
+    lead = np.array(sizes, "<u4").tobytes()
+    # The number of the writer's rank, in litdata's own names.
+    chunk = f"chunk-{int(options.tag, 16)}-{{}}.bin"
+    files = stage_samples(rows, folder, options, chunk.format, columns, lead=lead)
+    chunks = [
+        {"chunk_bytes": size, "chunk_size": samples, "dim": None, "filename": chunk.format(number)}
+        for number, (samples, size) in enumerate(files)
+    ]
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+    tree = {
+        "type": "builtins.dict",
+        "context": json.dumps(list(columns)),
+        "children_spec": [leaf] * len(columns),
+    }
+    config = {
+        "chunk_bytes": None,
+        "chunk_size": files[0][0],
+        "compression": None,
+        "compression_batch_size": None,
+        "compression_level": None,
+        "data_format": [f"no_header_tensor:{CODES[column.name]}" for column in columns.values()],
+        "data_spec": json.dumps([1, tree]),
+        "encryption": None,
+        "ipc_compression": None,
+        "item_loader": "PyTreeLoader",
+        "types": dict.fromkeys(columns, "tensor"),
+    }
+    # litdata fetches an export in a bucket anew when this changes; there it is the time.
+    hashes = [folder.entries[chunk.format(number)]["sha256"] for number in range(len(files))]
+    content = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    index = {"chunks": chunks, "config": config, "updated_at": content}
+    data = json.dumps(index, sort_keys=True).encode()
+    folder.stage("index.json", lambda file: file.write(data))
+    return {"dtype": dtype.name, "rows_of_files": [samples for samples, _ in files]}
+
+
+LITDATA = Format(
+    name="litdata",
+    write=_write,
+    names=r"chunk-.*\.bin|index\.json",
+    contiguous_ranks=True,
+)

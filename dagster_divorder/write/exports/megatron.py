@@ -1,0 +1,62 @@
+"""megatron: `train-TAG.bin` and `train-TAG.idx`, one prefix, read by Megatron-LM, Megatron-Core and NeMo.
+
+    train-TAG.bin      the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
+    train-TAG.idx      an item, and a document, for every document run: its length and where it begins
+    train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
+    megatron_cache.py  has Megatron read just these rows in this order; without it, all is shuffled
+
+TAG is 8 hex digits of the export's key. A row is a sample of L tokens, L being the model's sequence length; the last
+label of a sample is masked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports import megatron_cache
+from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.format import Format, Options, fits_uint16
+from dagster_divorder.write.exports.raw import stage_index
+from dagster_divorder.write.exports.rows import Rows
+
+CODES = {"int32": 4, "uint16": 8}
+"""Megatron's numbers of types; it has none for uint32."""
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
+    prefix = f"train-{options.tag}"
+    rows.stage(folder, [(f"{prefix}.bin", (0, len(rows)), partial(_write_ids, dtype=dtype))])
+    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
+    stage_index(rows, folder, options)
+    script = Path(megatron_cache.__file__).read_bytes()
+    folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))
+    return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
+
+
+def _write_ids(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype) -> None:
+    for block in file_rows.blocks():
+        file.write(block.ids.astype(dtype, copy=False).data)
+
+
+def _write_items(file: IO[bytes], lengths: np.ndarray, dtype: np.dtype) -> None:
+    """The index of items of these lengths, int64 (Q,)."""
+    file.write(struct.pack("<9sQBQQ", b"MMIDIDX", 1, CODES[dtype.name], len(lengths), len(lengths) + 1))
+    file.write(lengths.astype("<i4").data)
+    file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8", copy=False).data)
+    file.write(np.arange(len(lengths) + 1, dtype="<i8").data)
+
+
+MEGATRON = Format(
+    name="megatron",
+    write=_write,
+    names=r"train.*|megatron_cache\.py",
+    epochs="index",
+)

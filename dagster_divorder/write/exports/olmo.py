@@ -1,0 +1,116 @@
+"""olmo: files of tokens for OLMo-core's `NumpyFSLDataset`.
+
+    train-TAG-00000-of-00003.npy      ids, L a row, uint16 (uint32 where one does not fit), without a header in spite
+                                      of the name
+    train-TAG-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
+                                      token in the record, which is named by its position among the accepted ones
+    train-TAG-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
+                                      (`label_mask_paths`)
+    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of epoch e of the loader
+    train.TAG.doc_lengths.npy, train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py,
+                                      and int32, the tokens of each run
+
+TAG is 8 hex digits of the export's key. The loader drops the last batch of an epoch that is not full. So its epochs
+here go on where whole batches of the plan's end: it reads the plan's epochs one after another, and begins its next
+epoch with what it dropped. A data loader with `shuffle=False` reads the first epoch, and reads it again for every
+other. With `shuffle=True` it takes for epoch e the file of global indices in its `work_dir` that has R, e and its
+`seed` in the name, if it is there: copy them there, with the loader's seed in the place of 0. The name says nothing of
+the data, so a `work_dir` must never serve two exports.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, Write
+from dagster_divorder.write.exports.format import Format, Options, fits_uint16
+from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, write_rows
+from dagster_divorder.write.exports.rows import Rows
+
+LINES = 1 << 16
+"""Of a table of documents that are written at a time."""
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
+    files = row_files(rows, options, dtype, ".npy")
+    write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
+    beside: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    named: list[tuple[str, tuple[int, int], Write]] = [(name, span, write) for name, span in files.items()]
+    named += [
+        (name.removesuffix(".npy") + suffix, span, of)
+        for name, span in files.items()
+        for suffix, of in beside.items()
+    ]
+    rows.stage(folder, named)
+    for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
+        name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
+        folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
+    stage_index(rows, folder, options)
+    stage_array(folder, options, "doc_lengths", rows.run_tokens.astype(np.int32))
+    return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
+
+
+def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
+    """The rows of each epoch of a loader that reads the whole batches of the plan's epochs, int64 (E, R), one after
+    another; int64 (R,)."""
+    stream, rows = epochs.reshape(-1), epochs.shape[1]
+    if rows < batch:
+        # No batch is whole, and no loader takes it.
+        yield from epochs
+        return
+    for first in range(0, len(stream) // batch * batch, rows // batch * batch):
+        # Behind the plan's end are rows that nobody asks for.
+        yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
+
+
+def _documents(file_rows: FileRows, file: IO[bytes]) -> None:
+    """The runs, as lines of comma-separated text."""
+    from pyarrow.csv import CSVWriter, WriteOptions
+
+    schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
+    few = WriteOptions(include_header=False)
+    row = np.arange(len(file_rows)).repeat(np.diff(file_rows.indptr))
+    # Padding lies between the last run of a row and the first of the next.
+    ends = np.concatenate([[0], np.cumsum(file_rows.run_tokens)])
+    skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
+    # No name and no time in the head, so that the same rows give the same bytes.
+    with (
+        gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
+        CSVWriter(packed, schema, write_options=few) as writer,
+    ):
+        for at in range(0, len(row), LINES):
+            some = slice(at, at + LINES)
+            starts = ends[:-1][some] + skipped[some]
+            columns = [
+                starts,
+                starts + file_rows.run_tokens[some],
+                file_rows.record[some],
+                file_rows.start[some],
+            ]
+            arrays = [pa.array(column) for column in columns]
+            writer.write_batch(
+                pa.record_batch([*arrays[:3], pa.nulls(len(starts), pa.int64()), arrays[3]], schema)
+            )
+
+
+def _mask(file_rows: FileRows, file: IO[bytes]) -> None:
+    """Where the rows hold tokens, a byte an id."""
+    step = max(1, BLOCK_BYTES // file_rows.length)
+    for begin in range(0, len(file_rows), step):
+        file.write((np.arange(file_rows.length) < file_rows.tokens[begin : begin + step, None]).data)
+
+
+OLMO = Format(
+    name="olmo",
+    write=_write,
+    names=r"train.*|global_indices_.*\.npy",
+    epochs="index",
+)

@@ -1,0 +1,47 @@
+"""Files of raw numbers, little-endian, and the small ones beside them by which a reader opens all in constant time.
+
+Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import numpy as np
+
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows
+
+
+def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
+    """Files of ids of a dtype, L a row: the first row of each and its end, by its name.
+
+    Names are of one length and sort as text in the order of the rows.
+    """
+    shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
+    width = max(5, len(str(len(shards))))
+    return {
+        f"train-{options.tag}-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}": span
+        for number, span in enumerate(shards)
+    }
+
+
+def write_rows(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype, padding: int) -> None:
+    """The ids, L a row; padding: the id that fills up shorter rows."""
+    for block in file_rows.blocks():
+        file.write(block.padded(file_rows.length, padding, dtype).data)
+
+
+def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
+    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin; of several epochs also
+    `train.TAG.epochs.npy`, int64 (E, R), the rows that each reads."""
+    stage_array(folder, options, "doc_rows", rows.indptr)
+    if len(rows.epochs) > 1:
+        stage_array(folder, options, "epochs", rows.epochs)
+
+
+def stage_array(folder: OutputFolder, options: Options, name: str, array: np.ndarray) -> None:
+    """Stage an array as NumPy saves it."""
+    folder.stage(f"train.{options.tag}.{name}.npy", lambda file: np.save(file, array))

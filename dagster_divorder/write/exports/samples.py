@@ -1,0 +1,64 @@
+"""Files of samples behind a table of where each begins, as MDS and litdata have them (little-endian):
+
+    u32 n, u32 offset[n + 1] from the start of the file, a head, the samples.
+
+All samples of an export are equally large, so that a file is its table and a structured array, without a loop over
+samples. No file reaches 4 GiB, where offsets end: `exports.shard_bytes` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import IO
+
+import numpy as np
+
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Rows
+
+MASK = "attention_mask"
+
+
+def stage_samples(
+    rows: Rows,
+    folder: OutputFolder,
+    options: Options,
+    name: Callable[[int], str],
+    columns: Mapping[str, np.dtype],
+    head: bytes = b"",
+    lead: bytes = b"",
+) -> list[tuple[int, int]]:
+    """Stage the files of rows; samples and bytes of each.
+
+    name: of a file, by its number. columns: what a sample holds, L values each: MASK is 1 where there is a token and 0
+    where there is padding, any other the ids. head: what precedes the samples of a file; lead: what precedes the
+    columns of a sample.
+    """
+    sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
+    itemsize = len(lead) + sample.itemsize
+    shards = rows.shards(4 + itemsize, options.shard_bytes - 8 - len(head))
+    write = partial(_write, sample=sample, head=head, lead=lead)
+    rows.stage(folder, [(name(number), span, write) for number, span in enumerate(shards)])
+    counts = [end - first for first, end in shards]
+    return [(count, 4 * (count + 2) + len(head) + itemsize * count) for count in counts]
+
+
+def _write(file_rows: FileRows, file: IO[bytes], *, sample: np.dtype, head: bytes, lead: bytes) -> None:
+    itemsize = len(lead) + sample.itemsize
+    offset = 4 * (len(file_rows) + 2) + len(head) + itemsize * np.arange(len(file_rows) + 1)
+    file.write(np.concatenate([[len(file_rows)], offset]).astype("<u4").tobytes() + head)
+    for block in file_rows.blocks():
+        samples = np.empty((len(block.tokens), itemsize), np.uint8)
+        samples[:, : len(lead)] = np.frombuffer(lead, np.uint8)
+        columns = samples[:, len(lead) :].view(sample)[:, 0]
+        for column in sample.names or ():
+            dtype = columns[column].dtype
+            columns[column] = (
+                block.filled(file_rows.length)
+                if column == MASK
+                else block.padded(file_rows.length, file_rows.padding, dtype)
+            )
+        file.write(samples.data)

@@ -1,0 +1,179 @@
+"""text: the order for trainers that tokenise themselves: JSON lines (of Parquet input Parquet rows) of `id`, `record`,
+`part`, `parts` and `text`, in the order in which the packed sequences hold them.
+
+`record` is the position among the accepted records, by which copies of one id are told apart. Where a record is trained
+on more than once (`mixing.weights`) all lines also have `repeat`, which of its times it is, from 0.
+
+A document that lies in several runs comes in as many parts, numbered from 0 in the document's own order; laid end to
+end they are its text. A part ends where a token does, and no character is cut. Documents without a token are in none.
+Known weakness: a tokenizer may make other tokens of a part's first characters than it made of the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.write.curated import OutputFolder, WriteRecords, cut, shard_limits, stage_scattered
+from dagster_divorder.write.exports.format import Format, Options
+from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.gather import fits_memory, gather_rows
+
+TOKEN_BYTES = 4
+"""Of text a token, about: files and memory are portioned by it."""
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("record", pa.int64()),
+        ("part", pa.int32()),
+        ("parts", pa.int32()),
+        ("text", pa.large_string()),
+    ]
+)
+REPEAT = pa.field("repeat", pa.int32())
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    with_text = np.flatnonzero(rows.text_tokens)
+    held = list(rows.stored.view.by_fragment(rows.document[with_text]))
+    start = np.concatenate([[0], np.cumsum([len(places) for _, places, _ in held])]).astype(np.int64)
+    # Of each part, in the order of training, where it lies among those of all fragments laid end to end.
+    place = np.empty(len(with_text), np.int64)
+    for (_, places, _), first in zip(held, start.tolist(), strict=False):
+        place[places] = first + np.arange(len(places))
+    sizes = TOKEN_BYTES * rows.text_tokens[with_text]
+    limits = shard_limits(sizes, options.shard_bytes)
+    kind = rows.stored.view.kind
+    schema = SCHEMA if rows.stored.repeats is None else SCHEMA.insert(2, REPEAT)
+    write = WriteRecords(from_rows=False, schema=schema if kind == "parquet" else None)
+    names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
+    contents = _contents(rows, held, with_text, schema)
+    progress = rows.stored.progress
+    many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
+    if many and (engine := rows.stored.engine()).workers > 1:
+        files = dict(zip(names, pairwise([0, *limits]), strict=True))
+        stage_scattered(folder, engine, list(contents), start, place, sizes, files, write, progress)
+        return {"parts": len(with_text)}
+    made = ahead(content() for content in contents)
+    with (
+        progress("writing parts of documents", len(place), "parts") as advance,
+        contextlib.closing(
+            ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, advance))
+        ) as parts,
+    ):
+        for name, records in zip(names, cut(parts, limits), strict=True):
+            folder.stage(name, partial(write, records))
+    return {"parts": len(with_text)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Makes the parts of documents of a fragment, as JSON lines or, of Parquet input, as rows of a schema; all that it
+    takes. Of each part, (n,): the row of its document in the fragment, its first token and the end, whether that is all
+    of the document, and the columns before its text."""
+
+    store: Store
+    file: str
+    directory: Path
+    as_rows: bool
+    inside: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    whole: np.ndarray
+    schema: pa.Schema
+    columns: tuple[pa.Array | np.ndarray, ...]
+
+    def __call__(self) -> pa.Array:
+        texts = list(self._texts(read_content(self.store, self.file)))
+        columns = [*(column.tolist() for column in self.columns), texts]
+        if self.as_rows:
+            typed = [pa.array(column, kind) for column, kind in zip(columns, self.schema.types, strict=True)]
+            return pa.table(typed, self.schema).to_struct_array().combine_chunks()
+        lines = (dict(zip(self.schema.names, values, strict=True)) for values in zip(*columns, strict=True))
+        return binary_array([orjson.dumps(line) for line in lines])
+
+    def _texts(self, content: pa.ChunkedArray) -> Iterator[str]:
+        from dagster_divorder.models.tokenize import token_spans
+
+        of_cut = np.unique(self.inside[~self.whole])
+        texts = {row: content[row].as_py() for row in of_cut.tolist()}
+        spans = dict(zip(texts, token_spans(self.directory, list(texts.values())), strict=True))
+        for row, first, last, whole in zip(
+            *(column.tolist() for column in (self.inside, self.begin, self.end, self.whole)), strict=True
+        ):
+            if whole:
+                yield content[row].as_py()
+            else:
+                text, (starts, ends) = texts[row], spans[row]
+                yield text[_character(first, starts, ends, text) : _character(last, starts, ends, text)]
+
+
+def _contents(rows: Rows, held: list[Any], with_text: np.ndarray, schema: pa.Schema) -> Iterator[_Parts]:
+    """What makes the parts of the documents of each fragment."""
+    (part, parts), stored = _numbers(rows), rows.stored
+    for fragment, places, inside in held:
+        runs = with_text[places]
+        items, of = rows.document[runs], rows.runs[runs]
+        records = stored.record(items)
+        repeats = () if stored.repeats is None else (stored.repeats[items],)
+        begin, end = rows.start[runs], rows.start[runs] + rows.text_tokens[runs]
+        yield _Parts(
+            store=stored.files.store,
+            file=fragment.file,
+            directory=stored.directory,
+            as_rows=stored.view.kind == "parquet",
+            inside=inside,
+            begin=begin,
+            end=end,
+            whole=(begin == 0) & (end == stored.lengths[stored.view.document_row[items]]),
+            schema=schema,
+            columns=(
+                pa.array(stored.names(records), pa.large_string()),
+                records,
+                *repeats,
+                part[of],
+                parts[of],
+            ),
+        )
+
+
+def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Of each run of the plan that has text, which part of its document it is, and of how many; int64 (runs,)."""
+    plan = rows.plan
+    tokens = rows.stored.lengths[rows.stored.view.document_row[plan.document]]
+    with_text = np.flatnonzero(plan.start < tokens)
+    order = with_text[np.lexsort((plan.start[with_text], plan.document[with_text]))]
+    document = plan.document[order]
+    first = np.flatnonzero(np.concatenate([[True], document[1:] != document[:-1]]))
+    counts = np.diff(np.append(first, len(order)))
+    part, parts = np.zeros((2, len(plan.document)), np.int64)
+    part[order] = np.arange(len(order)) - first.repeat(counts)
+    parts[order] = counts.repeat(counts)
+    return part, parts
+
+
+def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> int:
+    """Where a text is cut before a token: what lies between two tokens goes with the first, and a character that both
+    have a part of, too."""
+    if token == 0:
+        return 0
+    return len(text) if token == len(starts) else int(max(starts[token], ends[:token].max()))
+
+
+TEXT = Format(
+    name="text",
+    write=_write,
+)

@@ -1,0 +1,341 @@
+"""`divorder grid-shuffle`: the sequences of exports shuffled on disk, a column or a row of a grid of files at a time.
+
+For what is larger than memory and in no planned order: an export, or several, taken as one after another. The grid is
+`core.order.grid_shuffle`'s, so the sequences come in just the order that this strategy would give them in memory.
+
+    OUT/grid.json                       what is mixed and how, written first; it goes at the end
+    OUT/column-00002-of-00016.parquet   a column, mixed, its parts from the top row down; they go at the end
+    OUT/train-00002-of-00016.parquet    a row, mixed: a file of the result
+    _OUT/manifest.json                  last, beside OUT; then OUT is a `parquet` export
+
+Every file gets its name when it is whole, so a run that was killed goes on with the first file that is not there, to
+the same bytes. A file belongs to one plan, by its metadata.
+Cost: the ids are read twice and written twice; on disk are the exports, the columns and the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.order.grid_shuffle import Grid
+from dagster_divorder.core.rows import row_entries
+from dagster_divorder.engine.progress import Progress, Silent
+from dagster_divorder.errors import InputError, StoreBusyError, StoreError
+from dagster_divorder.models.export_tokenizer import TOKENIZER_FILES
+from dagster_divorder.readers.export import Export, open_exports
+from dagster_divorder.readers.parquet import ParquetRows
+from dagster_divorder.store.base import TEMPORARY, temporary_name
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.local import write_atomically
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    EXPORT_VERSION,
+    NEIGHBOUR,
+    export_manifest_file,
+    file_at,
+    manifest_check,
+    read_whole,
+)
+from dagster_divorder.write.curated import entry_of, write_hashed
+from dagster_divorder.write.exports.parquet import SCHEMA, group_rows, open_writer, table
+
+PLAN = "grid.json"
+MEMORY = 2 << 30
+"""Bytes that the ids of a column, or of a row, take, about."""
+VERSION = 1
+"""Of the files that are written here."""
+
+Read = Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Rows [first, end): ids (n, L), tokens of each document (Q,), documents of each row (n,)."""
+
+
+def grid_shuffle(
+    exports: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    memory: int = MEMORY,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Shuffle the sequences of an export of one epoch, or of several, into one export, `parquet`; its manifest.
+
+    memory: bytes that a column or a row may take, beside some 300 MB. A run into a folder where the same was begun goes
+    on there; what is in the folder and was not written by it is neither overwritten nor removed.
+
+    Raises:
+        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the seed is not in
+            [0, 2**63); the folder holds something else, or what other exports, another memory or seed has begun.
+        StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
+            the disk full.
+    """
+    if memory < 1 or not 0 <= seed < 1 << 63:
+        raise InputError(
+            f"memory is {memory:,} bytes and seed {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
+        )
+    given = [exports] if isinstance(exports, str | Path) else exports
+    sources, out = open_exports(given), Path(out).absolute()
+    for source in sources:
+        if source.manifest["epochs"] > 1:
+            raise InputError(
+                f"{source.path} holds {source.manifest['epochs']} epochs, which a shuffle would mix; export it again "
+                "with sequence.epochs = 1"
+            )
+    sequences, length = sum(map(len, sources)), sources[0].length
+    size = 4 * sequences * length
+    columns = -(-size // memory)
+    if columns**2 > sequences:
+        raise InputError(
+            f"memory is {memory:,} bytes, too little for a column of a grid of {sequences:,} sequences of "
+            f"{length:,} ids; give {-(-size // math.isqrt(sequences)):,} or more"
+        )
+    made = _Files(sources, out, Grid(sequences, columns**2, seed))
+    with _alone(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
+        return made.manifest(progress or Silent())
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the folder alone, for as long as the process lives."""
+    with folder_at(out).explaining():
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise StoreBusyError(f"another process writes into {out}; wait for it to end, or stop it") from None
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a grid: those of a column hold its parts, those of a row are the result."""
+
+    sources: Sequence[Export]
+    out: Path
+    grid: Grid
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What decides every byte."""
+        return {
+            "version": VERSION,
+            "exports": [manifest_check(source.manifest) for source in self.sources],
+            "shards": self.grid.shards,
+            "seed": self.grid.seed,
+        }
+
+    @property
+    def columns(self) -> list[str]:
+        return self._names("column", self.grid.columns)
+
+    @property
+    def rows(self) -> list[str]:
+        return self._names("train", self.grid.rows)
+
+    @staticmethod
+    def _names(kind: str, number: int) -> list[str]:
+        return [f"{kind}-{at:05d}-of-{number:05d}.parquet" for at in range(number)]
+
+    def manifest(self, progress: Progress) -> dict[str, Any]:
+        """Write what is not there yet; the manifest of the whole."""
+        found = self._found()
+        if found is None or found.get("grid_shuffle") != self.plan:
+            self._begin()
+            with progress("mixing", self.grid.columns + self.grid.rows, "columns and rows") as advance:
+                for number, name in enumerate(self.columns):
+                    self._column(number, name)
+                    advance(1)
+                entries = {}
+                for number, name in enumerate(self.rows):
+                    entries[name] = self._row(number, name)
+                    advance(1)
+            found = self._finish(entries)
+        for name in (*self.columns, PLAN):
+            (self.out / name).unlink(missing_ok=True)
+        return found
+
+    def _found(self) -> dict[str, Any] | None:
+        """The manifest of the export that is there."""
+        file = export_manifest_file(self.out)
+        return read_whole(file) if file.is_file() else None
+
+    def _begin(self) -> None:
+        """See that the folder is empty, or holds what this plan has begun, and note the plan."""
+        names = {name for name in os.listdir(self.out) if not name.startswith(TEMPORARY)}
+        if names and PLAN not in names:
+            raise InputError(
+                f"{self.out} holds {min(names)}, which was not written for this shuffle; name an empty folder"
+            )
+        if names:
+            begun = orjson.loads((self.out / PLAN).read_bytes())
+            if begun != self.plan:
+                other = [key for key in self.plan if begun.get(key) != self.plan[key]]
+                raise InputError(
+                    f"{self.out} holds a shuffle that was begun with another {', '.join(other)}: {begun}, and this one "
+                    f"is {self.plan}; go on with the same exports, memory and seed, or name an empty folder"
+                )
+            if strangers := names - {PLAN, *self.columns, *self.rows}:
+                raise InputError(
+                    f"{self.out} holds {min(strangers)}, which is no file of this shuffle; move it away"
+                )
+        else:
+            beside = export_manifest_file(self.out).parent
+            if beside.exists() and self._found() is None and os.listdir(beside):
+                raise InputError(
+                    f"{beside} holds {min(os.listdir(beside))}, and the manifest of the shuffle would lie there; name "
+                    f"another folder than {self.out}, or move it away"
+                )
+            beside.mkdir(exist_ok=True)
+            write_atomically(self.out / PLAN, orjson.dumps(self.plan))
+        folder_at(self.out).delete(folder_at(self.out).temporary())
+
+    def _column(self, number: int, name: str) -> None:
+        if self._is_there(name):
+            return
+        parts = self.grid.column(number)
+        self._write(name, self._read, parts, self.grid.mixed_column(number), [len(part) for part in parts])
+
+    def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        begins = [0, *accumulate(map(len, self.sources))]
+        blocks = [
+            source.block(range(max(first - begin, 0), min(end - begin, len(source))))
+            for source, begin in zip(self.sources, begins, strict=False)
+            if begin < end and first < begin + len(source)
+        ]
+        parts = [(block.ids, *block.documents) for block in blocks]
+        ids, lengths, counts = (
+            column[0] if len(parts) == 1 else np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        return ids, lengths, counts
+
+    def _row(self, number: int, name: str) -> dict[str, Any]:
+        """What the manifest says of a row's file."""
+        if self._is_there(name):
+            with open(self.out / name, "rb") as file:
+                return entry_of(file)
+        sizes = [[len(part) for part in self.grid.column(at)] for at in range(self.grid.columns)]
+        begins = [0, *accumulate(map(sum, sizes))]
+        about = {
+            "rows_of_files": [sum(parts) for parts in sizes],
+            "sequence_length": self.sources[0].length,
+            "tokenizer": self.sources[0].manifest["tokenizer"],
+        }
+        held = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, about)
+        firsts = [
+            (begin + sum(parts[:number]), parts[number]) for begin, parts in zip(begins, sizes, strict=False)
+        ]
+        return self._write(
+            name,
+            lambda first, end: (held.ids(first, end), *held.documents(first, end)),
+            [range(first, first + size) for first, size in firsts],
+            self.grid.mixed_row(number),
+            [len(self.grid.row(number))],
+        )
+
+    def _is_there(self, name: str) -> bool:
+        """Whether a file of this plan is there, which it is as a whole.
+
+        Raises:
+            StoreError: it is another one.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not (self.out / name).exists():
+            return False
+        with contextlib.suppress(pa.ArrowInvalid):
+            found = pq.read_schema(self.out / name).metadata or {}
+            if self._about(name).items() <= found.items():
+                return True
+        raise StoreError(
+            f"{self.out / name} is damaged, or of another shuffle; remove it, and run again, which makes it anew"
+        )
+
+    def _about(self, name: str) -> dict[bytes, bytes]:
+        """Metadata of a file."""
+        return {b"divorder.grid": manifest_check(self.plan).encode(), b"divorder.file": name.encode()}
+
+    def _write(
+        self, name: str, read: Read, stretches: Sequence[range], order: np.ndarray, parts: Sequence[int]
+    ) -> dict[str, Any]:
+        """Write the rows of some stretches in an order, int64 (n,). No row group holds rows of two of the `parts`, of
+        so many rows each: whoever reads one part decodes no other."""
+        length = self.sources[0].length
+        step = group_rows(length)
+        ids = np.empty((len(order), length), np.int32)
+        held: list[tuple[np.ndarray, np.ndarray]] = []
+        at = 0
+        for stretch in stretches:
+            for first in range(stretch.start, stretch.stop, step):
+                end = min(first + step, stretch.stop)
+                ids[at : at + end - first], *documents = read(first, end)
+                held.append((documents[0].astype(np.int32), documents[1]))
+                at += end - first
+        lengths, counts = (np.concatenate(column) for column in zip(*held, strict=True))
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+
+        def write(file: IO[bytes]) -> None:
+            with open_writer(file, SCHEMA.with_metadata(self._about(name))) as writer:
+                for part in np.split(order, np.cumsum(parts)[:-1]):
+                    for first in range(0, len(part), step):
+                        some = part[first : first + step]
+                        documents, begins = row_entries(indptr, some)
+                        tokens = np.add.reduceat(lengths[documents], begins[:-1])
+                        kept = ids[some][np.arange(length) < tokens[:, None]]
+                        writer.write_table(
+                            table(kept, tokens, lengths[documents], np.diff(begins)), row_group_size=step
+                        )
+
+        folder, temporary = folder_at(self.out), temporary_name()
+        entry = write_hashed(folder, name, temporary, write)
+        folder.publish({name: temporary}, name, (), lambda: None)
+        return entry
+
+    def _finish(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """Write the tokenizer and the manifest."""
+        first = self.sources[0]
+        for name, entry in first.manifest["files"].items():
+            if (file := name.removeprefix(NEIGHBOUR)) in TOKENIZER_FILES:
+                beside = NEIGHBOUR + file
+                write_atomically(file_at(self.out, beside), file_at(first.path, name).read_bytes())
+                entries[beside] = entry
+        summed = ("tokens", "padded_rows", "rows_left_out")
+        sums = {name: sum(source.manifest.get(name, 0) for source in self.sources) for name in summed}
+        manifest = first.manifest | {
+            **sums,
+            "key": manifest_check(self.plan),
+            "format": "parquet",
+            "plan": manifest_check(self.plan),
+            "epochs_stored": "copies",
+            "sequences": self.grid.items,
+            "rows": self.grid.items,
+            "rows_of_files": [len(self.grid.row(number)) for number in range(self.grid.rows)],
+            "dtype": "int32",
+            "layout": {},
+            "format_version": EXPORT_VERSION,
+            "prefix": "train",
+            "sequence": {**first.manifest["sequence"], "strategy": "grid_shuffle"},
+            "seed": self.grid.seed,
+            "sources": [
+                {name: source.manifest.get(name) for name in ("plan", "packing", "sequence", "order", "seed")}
+                for source in self.sources
+            ],
+            "grid_shuffle": self.plan,
+            "files": entries,
+        }
+        data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
+        write_atomically(file_at(self.out, EXPORT_MANIFEST), data)
+        return manifest
