@@ -72,7 +72,7 @@ def ran(settings: Settings, *stages: str) -> Run:
 
 def planned(settings: Settings, *more: str) -> Run:
     """What trainings read is there, and none has run."""
-    return ran(settings, *GRAPH["training_evidence"].reads(settings), *more)
+    return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
 
 
 @pytest.fixture(scope="module")

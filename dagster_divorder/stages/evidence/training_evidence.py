@@ -115,7 +115,7 @@ def orders_of(settings: Settings) -> list[str]:
     return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
 
 
-def _compute(run: Run) -> Made:
+def _train_in_each_order(run: Run) -> Made:
     from dagster_divorder.models.training import matrix_names
 
     evidence, store = run.settings.evidence, run.store
@@ -431,7 +431,7 @@ class _Prepared:
         settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
         same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
             settings,
-            versions(run, *_reads(run.settings)),
+            versions(run, *_training_evidence_reads(run.settings)),
         )
         if not last or not same or not run.store.exists(last.files["summary"]):
             return None
@@ -709,7 +709,7 @@ def load_evidence(run: Run) -> dict[str, Any]:
     return orjson.loads(run.read(STAGE, "summary"))
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
     summary = load_evidence(run)
     return {
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
@@ -720,7 +720,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     }
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
     evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
     orders = [trained_order(name) for name in orders_of(settings)]
     return {
@@ -733,7 +733,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
         *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
@@ -742,7 +742,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     """What it reads, and which token of a checkpoint ends a text."""
-    read, named = versions(run, *_reads(run.settings)), named_end_of_text(run)
+    read, named = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
     return {**read, "end_of_text": named} if isinstance(named, list) else dict(read)
 
 
@@ -768,16 +768,16 @@ def _amount(settings: Settings, size: Size) -> float:
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=3,
-    kinds=lambda settings: {"pytorch"},
+    kinds={"pytorch"},
     description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
     "source, the seam between epochs, gradients, and what of it is beyond noise.",
-    reads=_reads,
-    settings=_settings,
+    reads=_training_evidence_reads,
+    settings=_training_evidence_settings,
     inputs=_inputs,
     # As costly as training: nobody has it who has not asked.
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
-    compute=_compute,
+    compute=_train_in_each_order,
     amount=_amount,
-    show=_show,
+    show=_show_training_evidence,
 )

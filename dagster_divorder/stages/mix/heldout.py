@@ -190,7 +190,7 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     """
     Raises:
         InputError: no document would be held out, or more than MAX_BYTES of text.
@@ -217,7 +217,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     return {IDS: pack(arrays if documents.edges is None else arrays | {"edges": documents.edges})}
 
 
-def _drift(run: Run, fitted: Fitted) -> str | None:
+def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     if run.settings.heldout.paths:
         return None
     why = has_doubled(run, fitted)
@@ -336,7 +336,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {"files": hashes}
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
     if settings.mixing.trait not in BUILT_IN:
@@ -345,7 +345,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "token_counts", "bin_edges", *made[settings.mixing.trait])
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _heldout_settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
     of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
@@ -359,16 +359,16 @@ HELDOUT = PinnedFit(
     version=1,
     asset=False,
     description="The documents that are kept out of training, to validate on.",
-    reads=_reads,
-    settings=_settings,
+    reads=_heldout_reads,
+    settings=_heldout_settings,
     inputs=_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
     pace=(0.02, 0.004),
-    compute=_compute,
+    compute=_choose_heldout,
     # Nobody asks for others: what is held out stays so.
     refit=lambda settings: Refit("auto", ""),
-    drift=_drift,
+    drift=_heldout_drift,
     # It looks at the values of mixing.trait too, which other edges and clusters change, and at what is consumed.
     checked_once_per_corpus=False,
     # What was drawn of an earlier corpus; what files hold can be read again.

@@ -75,7 +75,7 @@ def load_frozen(run: Run) -> Frozen | None:
     return Frozen(found, runs)
 
 
-def _drift(run: Run, fitted: Fitted) -> str | None:
+def _frozen_drift(run: Run, fitted: Fitted) -> str | None:
     """The last output does not begin with what is pinned; its documents alone decide where a run ended before its
     sequences."""
     last = load_receipt(run.store, "greedy_order")
@@ -107,7 +107,7 @@ def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
         return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
     fit = pinned(run.store, FROZEN.name, FROZEN.key(run))
     fitted = load_fitted(run.store, fit) if fit else None
-    files = fitted.files if fitted and not _drift(run, fitted) else _compute(run)
+    files = fitted.files if fitted and not _frozen_drift(run, fitted) else _freeze_prefix(run)
     arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
     ids, copy = (np.concatenate([of[name] for of in arrays]) for name in ("id", "copy"))
     of_id = distinct(ids)
@@ -137,7 +137,7 @@ def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
     return (order, packed, sequences) if made_from == (order.version, packed.version) else None
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _freeze_prefix(run: Run) -> Mapping[str, bytes]:
     """Documents and sequences of the last output up to `order.frozen_tokens`.
 
     Raises:
@@ -230,9 +230,9 @@ FROZEN = PinnedFit(
     },
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",
-    compute=_compute,
+    compute=_freeze_prefix,
     # It follows the last output, and nobody asks for another beginning.
     refit=lambda settings: Refit("auto", ""),
-    drift=_drift,
+    drift=_frozen_drift,
     checked_once_per_corpus=False,
 )
