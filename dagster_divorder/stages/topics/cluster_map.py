@@ -30,9 +30,10 @@ from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
+from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
-from dagster_divorder.write.curated import add_to_output, read_manifest
+from dagster_divorder.write.curated import add_to_output
 
 SIDECAR = "umap2d.npy"
 
