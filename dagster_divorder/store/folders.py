@@ -1,5 +1,6 @@
-"""Folders that outputs and exports are written into: of this machine, of an object store, or in a dataset of the Hub.
+"""Folders, with one interface: of this machine, of an object store or web server, or in a dataset of the Hub.
 
+Input is found and read through it, and outputs are written through it.
 Files are written under temporary names and then published together, one of them, the manifest, last. Names that begin
 with `_/` are of files in the folder's neighbour (store/manifests.py), under temporary names too.
 
@@ -18,17 +19,19 @@ hold, and are removed by the bucket's own lifecycle rule.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import shutil
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from dagster_divorder.errors import StoreError
+from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
@@ -36,10 +39,20 @@ from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.local import explain_os_error, sync_folder
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import PIECE_BYTES, Source, bucket, open_source, tree_of
+from dagster_divorder.store.sources import (
+    PIECE_BYTES,
+    WEB,
+    RemoteFile,
+    Source,
+    bucket,
+    identity,
+    open_source,
+    tag_of_object,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 PART_BYTES, PARTS = 32 << 20, 4
 COPY_BYTES = 5 << 30
@@ -47,6 +60,10 @@ _COPIES = 16
 
 Check = Callable[[], object]
 """Raises where what comes next must not be done."""
+
+
+Entry = Source | Literal["folder", "neither"]
+"""What a name in a folder stands for; a link to nothing, for example, is neither file nor folder."""
 
 
 class Folder(ABC):
@@ -62,29 +79,54 @@ class Folder(ABC):
     def where(self, name: str) -> str:
         return str(file_at(self.place, name))
 
+    @abstractmethod
+    def file(self, path: str) -> Source | None:
+        """The file at a path or URL in this folder, None if there is none.
+
+        Raises:
+            InputError: what is at the URL cannot be reached.
+            OSError: what is at the path cannot be looked at.
+        """
+
+    @abstractmethod
+    def entries(self, path: str) -> dict[str, Entry]:
+        """What the folder at a path or URL in this folder, or beside it, directly holds, by name; empty where there is
+        no such folder.
+
+        Raises:
+            InputError, OSError: as `file` does.
+        """
+
+    def _entries_in_both(self) -> dict[str, Entry]:
+        """What is directly in it or in its neighbour, by name."""
+        beside = self.entries(str(neighbour(self.place)))
+        return {
+            **self.entries(str(self.place)),
+            **{NEIGHBOUR + name: entry for name, entry in beside.items()},
+        }
+
     def sizes(self) -> dict[str, int]:
         """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
-        return self._in_both(self._sizes)
+        sizes = {}
+        for name, entry in self._entries_in_both().items():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if not isinstance(entry, str):
+                    sizes[name] = int(identity(entry)[0])
+        return sizes
 
     def names(self) -> Collection[str]:
         """Names of whatever is directly in it or in its neighbour."""
-        return self.sizes().keys()
+        return self._entries_in_both().keys()
 
-    def _in_both(self, look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-        beside = look(neighbour(self.place))
-        return {**look(self.place), **{NEIGHBOUR + name: found for name, found in beside.items()}}
-
-    @staticmethod
-    @abstractmethod
-    def _sizes(place: Any) -> dict[str, int]:
-        """Bytes of each file that is directly in a folder, by name; empty where there is no folder."""
-
-    @abstractmethod
     def source(self, name: str) -> Source:
         """
         Raises:
             FileNotFoundError: there is no such file at a URL.
         """
+        file = self.file(self.where(name))
+        if file is None:
+            raise FileNotFoundError(f"there is no {self.where(name)}")
+        return file
 
     def open(self, name: str) -> IO[bytes]:
         """
@@ -141,19 +183,15 @@ def folder_at(place: Place) -> Folder:
 class _LocalFolder(Folder):
     place: Path
 
-    @staticmethod
-    def _sizes(place: Path) -> dict[str, int]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    def file(self, path: str) -> Path | None:
+        with _nothing_there():
+            return Path(path) if stat.S_ISREG(os.stat(path).st_mode) else None
+        return None
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        with _nothing_there(), os.scandir(path or os.curdir) as entries:
+            return {entry.name: _entry(entry) for entry in entries}
         return {}
-
-    def names(self) -> Collection[str]:
-        def listed(place: Path) -> dict[str, None]:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return dict.fromkeys(os.listdir(place))
-            return {}
-
-        return self._in_both(listed).keys()
 
     def source(self, name: str) -> Path:
         return file_at(self.place, name)
@@ -202,19 +240,23 @@ class _LocalFolder(Folder):
             raise explain_os_error(error, self.source(name), size, what) from error
 
 
-class _RemoteFolder(Folder):
-    place: Url
+@contextlib.contextmanager
+def _nothing_there() -> Iterator[None]:
+    """Leaves its block where nothing is at a path, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
 
-    @staticmethod
-    def _sizes(place: Url) -> dict[str, int]:
-        found = tree_of(place).listed(place)
-        return {name: file.size for name, file in found.items() if file}
 
-    def source(self, name: str) -> Source:
-        file = tree_of(self.place).file(self.where(name))
-        if file is None:
-            raise FileNotFoundError(f"there is no {self.where(name)}")
-        return file
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    with _nothing_there():
+        if entry.is_file():
+            return Path(entry.path)
+        if entry.is_dir():
+            return "folder"
+    return "neither"
 
 
 class _Copying(io.RawIOBase):
@@ -230,7 +272,42 @@ class _Copying(io.RawIOBase):
         return self._file.write(bytes(data))
 
 
-class _ObjectFolder(_RemoteFolder):
+class _ObjectFolder(Folder):
+    """Of an object store; of a web server, which has no lists, it gives files alone."""
+
+    place: Url
+
+    def file(self, path: str) -> RemoteFile | None:
+        obstore = load_extra("obstore")
+
+        store, key = bucket(path)
+        try:
+            with explained(path, InputError):
+                meta = obstore.head(store, key)
+        except FileNotFoundError:
+            return None
+        return RemoteFile(path, meta["size"], tag_of_object(meta))
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        obstore = load_extra("obstore")
+
+        if self.place.scheme in WEB:
+            raise InputError(
+                f"input.paths: {path} cannot be listed, as web servers have no lists; name each file by its URL"
+            )
+        store, key = bucket(path)
+        with explained(path, InputError):
+            listed = obstore.list_with_delimiter(store, key or None)
+        files = {PurePosixPath(meta["path"]).name: meta for meta in listed["objects"] if meta["path"] != key}
+        return {
+            **{
+                name: RemoteFile(f"{path}/{name}", meta["size"], tag_of_object(meta))
+                for name, meta in files.items()
+            },
+            # Some tools put an empty object in the place of a folder.
+            **{PurePosixPath(folder).name: "folder" for folder in listed["common_prefixes"]},
+        }
+
     def prepare(self) -> None:
         """Nothing to make: objects have no folder."""
 
@@ -292,29 +369,67 @@ class _ObjectFolder(_RemoteFolder):
             yield
 
 
-class _HubFolder(_RemoteFolder):
-    """Its files are written, and published, by the process that prepared it."""
+class _HubFolder(Folder):
+    """It is read as it was when it was first looked at, prepared, or committed to. Its files are written, and
+    published, by the process that prepared it."""
 
+    place: Url
     atomic = True
 
     def __init__(self, place: Url) -> None:
         super().__init__(place)
-        self._parent = ""
+        self._known_commit = ""
         self._additions: dict[str, CommitOperationAdd] = {}
         self._deleted: list[str] = []
         self._written: tempfile.TemporaryDirectory[str] | None = None
 
     @property
+    def _commit(self) -> str:
+        self._known_commit = self._known_commit or hub.commit_of(self.place)
+        return self._known_commit
+
+    def file(self, path: str) -> RemoteFile | None:
+        asked = hub.dataset(path)
+        if not asked.path:
+            return None
+        with hub.explained(path):
+            infos = hub.api().get_paths_info(
+                asked.name, [asked.path], revision=self._commit, repo_type="dataset"
+            )
+        entries = [self._entry(path, info) for info in infos]
+        return next((file for file in entries if isinstance(file, RemoteFile)), None)
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        asked = hub.dataset(path)
+        try:
+            with hub.explained(path):
+                infos = hub.api().list_repo_tree(
+                    asked.name, asked.path or None, revision=self._commit, repo_type="dataset"
+                )
+                named = {info.path.rpartition("/")[2]: info for info in infos}
+        except EntryNotFoundError:
+            return {}
+        return {name: self._entry(f"{path}/{name}", info) for name, info in named.items()}
+
+    def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
+        from huggingface_hub.hf_api import RepoFile
+
+        is_file = isinstance(info, RepoFile)
+        return RemoteFile(url, info.size, info.blob_id, self._commit) if is_file else "folder"
+
+    @property
     def _repository(self) -> dict[str, Any]:
-        at = hub.place(self.place)
-        return {"repo_id": at.repository, "repo_type": "dataset", "revision": at.revision}
+        dataset = hub.dataset(self.place)
+        return {"repo_id": dataset.name, "repo_type": "dataset", "revision": dataset.revision}
 
     def _path(self, name: str) -> str:
-        return hub.place(Url(self.where(name))).path
+        return hub.dataset(self.where(name)).path
 
     def prepare(self) -> None:
         self.release()
-        self._parent = hub.commit_of(self.place)
+        self._known_commit = hub.commit_of(self.place)
         self._written = tempfile.TemporaryDirectory(prefix=TEMPORARY)
 
     @contextlib.contextmanager
@@ -336,16 +451,17 @@ class _HubFolder(_RemoteFolder):
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
-        self._commit(additions, [*self._deleted, *stale])
+        self._change([*self._deleted, *stale], additions)
 
     def delete(self, names: Collection[str]) -> None:
         if self._written:
             self._deleted += names
         elif names:
-            self._parent = hub.commit_of(self.place)
-            self._commit([], names)
+            self._known_commit = ""
+            self._change(names)
 
-    def _commit(self, additions: list[CommitOperationAdd], deleted: Collection[str]) -> None:
+    def _change(self, deleted: Collection[str], additions: Collection[CommitOperationAdd] = ()) -> None:
+        """Make a commit upon the one that is known."""
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -357,7 +473,7 @@ class _HubFolder(_RemoteFolder):
             hub.api().create_commit(
                 operations=[*additions, *deletions],
                 commit_message="DivOrder",
-                parent_commit=self._parent,
+                parent_commit=self._commit,
                 **self._repository,
             )
         except HfHubHTTPError as error:
@@ -365,8 +481,9 @@ class _HubFolder(_RemoteFolder):
                 raise
             raise StoreError(
                 f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
-                f"{self._parent}), so nothing was published; run again, which writes upon what is there now"
+                f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
             ) from None
+        self._known_commit = ""
 
     def release(self) -> None:
         if self._written:

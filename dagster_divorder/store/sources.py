@@ -20,7 +20,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 AHEAD = 4
 KEPT = 16
-_WEB = ("http", "https")
+WEB = ("http", "https")
+"""Schemes of web servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class RemoteFile:
                     raise _NoRangesError from error
         except obstore.exceptions.PreconditionError:
             raise self._changed() from None
-        if _tag(found.meta) != self.tag:
+        if tag_of_object(found.meta) != self.tag:
             raise self._changed()
         return found
 
@@ -220,78 +221,8 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-# What lies where ----------------------------------------------------------------------------------------------------
-
-
-class Tree(Protocol):
-    """What is found at URLs of one bucket, server or repository."""
-
-    def file(self, url: str) -> RemoteFile | None:
-        """The file at a URL, None if there is none."""
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        """What a folder directly holds, by name: files, and None for folders. Empty where there is no such folder."""
-
-
-def tree_of(url: str) -> Tree:
-    """
-    Raises:
-        InputError: what is at the URL cannot be reached.
-    """
-    return _HubTree(url) if url.startswith("hf://") else _ObjectTree()
-
-
-class _ObjectTree:
-    """An object store, or a web server, which has no lists."""
-
-    def file(self, url: str) -> RemoteFile | None:
-        obstore = load_extra("obstore")
-
-        store, key = bucket(url)
-        try:
-            with explained(url, InputError):
-                found = obstore.head(store, key)
-        except FileNotFoundError:
-            return None
-        return RemoteFile(url, found["size"], _tag(found))
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        obstore = load_extra("obstore")
-
-        if urlsplit(url).scheme in _WEB:
-            raise InputError(
-                f"input.paths: {url} cannot be listed, as web servers have no lists; name each file by its URL"
-            )
-        store, key = bucket(url)
-        with explained(url, InputError):
-            found = obstore.list_with_delimiter(store, key or None)
-        files = {PurePosixPath(meta["path"]).name: meta for meta in found["objects"] if meta["path"] != key}
-        return {
-            **{name: RemoteFile(f"{url}/{name}", meta["size"], _tag(meta)) for name, meta in files.items()},
-            # Some tools put an empty object in the place of a folder.
-            **{PurePosixPath(folder).name: None for folder in found["common_prefixes"]},
-        }
-
-
-class _HubTree:
-    """A dataset of the Hugging Face Hub at one commit."""
-
-    def __init__(self, url: str) -> None:
-        self._commit = hub.commit_of(url)
-
-    def file(self, url: str) -> RemoteFile | None:
-        found = hub.file_at(url, self._commit)
-        return found and RemoteFile(url, *found, self._commit)
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        found = hub.list_folder(url, self._commit)
-        return {
-            name: about and RemoteFile(f"{url}/{name}", *about, self._commit) for name, about in found.items()
-        }
-
-
-def _tag(meta: ObjectMeta) -> str:
-    """Azure's lists leave away the quotes that its other answers have."""
+def tag_of_object(meta: ObjectMeta) -> str:
+    """The tag of an object by what a server says of it. Azure's lists leave out the quotes of its other answers."""
     tag = meta["e_tag"]
     if not tag:
         return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
@@ -310,7 +241,7 @@ def bucket(url: str) -> tuple[ObjectStore, str]:
     """
     parts = urlsplit(url)
     # Keys of an object store are taken as they are.
-    key = unquote(parts.path) if parts.scheme in _WEB else url.partition("://")[2].partition("/")[2]
+    key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
     known = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
     return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), known), key.strip("/")
 

@@ -132,8 +132,8 @@ def test_an_object_that_changes_while_it_is_read_is_an_error(
     monkeypatch.setattr(sources, "PIECE_BYTES", 4096)
     monkeypatch.setattr(sources, "AHEAD", 1)
     put(f"{s3}/in.jsonl", b"".join(LINES))
-    (file,) = sources.tree_of(s3).listed(s3).values()
-    assert file
+    (file,) = folder_at(Url(s3)).entries(s3).values()
+    assert isinstance(file, sources.RemoteFile)
     with sources.open_source(file) as opened:
         assert opened.read(100) == b"".join(LINES)[:100]
         put(f"{s3}/in.jsonl", b"".join(LINES[::-1]))

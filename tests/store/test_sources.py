@@ -28,7 +28,8 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
-from dagster_divorder.store.sources import RemoteFile, open_source, tree_of
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.sources import RemoteFile, open_source
 from tests.conftest import examples
 from tests.store.remote import memory, put, served
 
@@ -40,8 +41,8 @@ URL = "s3://bucket/in"
 
 
 def remote(url: str) -> RemoteFile:
-    found = tree_of(url).file(url)
-    assert found
+    found = folder_at(Url(url)).file(url)
+    assert isinstance(found, RemoteFile)
     return found
 
 
