@@ -69,7 +69,7 @@ def compare(texts: Path, folder: Path, server: Weed, repeat: int) -> None:
         size = (folder / name).stat().st_size
         places: dict[str, Source | None] = {
             "folder": folder / name,
-            "objects": folder_at(Url(f"s3://{BUCKET}")).file(f"s3://{BUCKET}/{name}"),
+            "objects": folder_at(Url(f"s3://{BUCKET}")).entry(f"s3://{BUCKET}/{name}"),
         }
         for where, file in places.items():
             show(

@@ -31,8 +31,8 @@ from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
 from dagster_divorder.settings.places import Place, as_place, is_url, real_place, why_unusable
-from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
-from dagster_divorder.store.folders import Entry, Folder, folder_at
+from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY, Entry, Folder, is_file, source_of
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
@@ -185,9 +185,10 @@ class _Search:
 
     def matches(self, pattern: str) -> Iterator[Source]:
         """Files that a pattern names, in no order; of a file that has several names, perhaps all of them."""
-        if file := self._file(pattern):
-            yield file
-        elif os.path.isdir(pattern) or (not pattern.startswith("http") and self._entries(pattern)):
+        entry = self._entry(pattern)
+        if source := source_of(pattern, entry):
+            yield source
+        elif entry == "folder":
             yield from self._in_folder(pattern)
         else:
             scheme, divided, path = pattern.rpartition("://")
@@ -206,14 +207,23 @@ class _Search:
                 raise _unreadable(error) from error
         return self.known[folder]
 
-    def _file(self, path: str) -> Source | None:
-        """The file at a path, None if there is none."""
+    def _entry(self, path: str) -> Entry:
+        """What is at a path."""
+        entry = self._file_entry(path)
+        # Of folders at URLs only their lists tell.
+        if entry == "neither" and not path.startswith("http") and self._entries(path):
+            return "folder"
+        return entry
+
+    def _file_entry(self, path: str) -> Entry:
+        """The same of what is a file, if it is there."""
         folder, name = os.path.split(path)
+        if folder in self.known:
+            return self.known[folder].get(name, "neither")
         try:
-            entry = self.known[folder].get(name) if folder in self.known else self.base.file(path)
+            return self.base.entry(path)
         except OSError as error:
             raise _unreadable(error) from error
-        return None if isinstance(entry, str) else entry
 
     def _in_folder(self, base: str) -> Iterator[Source]:
         """The corpus files of a folder; what else is there is counted."""
@@ -236,13 +246,13 @@ class _Search:
                 elif entry == "folder":
                     if not self._is_ours(path):
                         waiting.append(path)
-                elif entry == "neither":
+                elif not (source := source_of(path, entry)):
                     self.others[path] = "no regular file"
-                elif not is_corpus_file(entry):
+                elif not is_corpus_file(source):
                     self.others[path] = _ending(name)
                 # Of an output that is named as input the records alone are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
-                    yield entry
+                    yield source
 
     def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[Source]:
         """The files below a folder that the parts of a pattern match, as `glob` matches them."""
@@ -261,8 +271,8 @@ class _Search:
                 if entry == "folder":
                     if below and not self._is_ours(path):
                         waiting.append((path, below))
-                elif entry != "neither" and not rest:
-                    yield entry
+                elif not rest and (source := source_of(path, entry)):
+                    yield source
 
     def _is_ours(self, folder: str) -> bool:
         """Whether DivOrder wrote a folder; if so it is counted as skipped."""
@@ -280,7 +290,7 @@ class _Search:
         """Path and entry of what is in a folder that one part of a pattern matches."""
         if not _MAGIC.search(part):
             path = os.path.join(folder, part)
-            yield path, self._file(path) or ("folder" if self._entries(path) else "neither")
+            yield path, self._entry(path)
             return
         for name, entry in self._entries(folder).items():
             is_shown = part.startswith(".") or not name.startswith(".")
@@ -289,7 +299,8 @@ class _Search:
 
     def _is_store(self, folder: str) -> bool:
         for name in (FORMAT_FILE, HEAD):
-            if source := self._file(os.path.join(folder, name)):
+            path = os.path.join(folder, name)
+            if source := source_of(path, self._file_entry(path)):
                 with open_source(source) as file:
                     if tells_of_store(file.read()):
                         return True
@@ -300,7 +311,9 @@ class _Search:
         names = self._entries(folder)
         place = as_place(folder)
         # A neighbour with a manifest is like an export of old, which held its own.
-        has_manifest = OLD_EXPORT_MANIFEST in names or self._file(str(file_at(place, EXPORT_MANIFEST)))
+        has_manifest = OLD_EXPORT_MANIFEST in names or is_file(
+            self._file_entry(str(file_at(place, EXPORT_MANIFEST)))
+        )
         if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
             return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)

@@ -12,18 +12,22 @@ made again. Since such a name says what is in it, any number of processes may pu
 from __future__ import annotations
 
 import builtins
+import contextlib
+import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import orjson
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
+from dagster_divorder.store.sources import RemoteFile, Source, open_source
 
 FORMAT_VERSION = 3
 FORMAT = "divorder store"
@@ -33,6 +37,7 @@ TEMPORARY = ".divorder-tmp-"
 """How names of half-written files begin; no other program's do."""
 
 Bytes = bytes | bytearray | memoryview
+Listed = TypeVar("Listed")
 
 _HASH = "[0-9a-f]{32}"
 _FOLDERS = "|".join(
@@ -67,6 +72,15 @@ def temporary_name() -> str:
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
+Check = Callable[[], object]
+"""Raises where what comes next must not be done."""
+
+
+Entry = RemoteFile | Literal["file", "folder", "neither"]
+"""What a name in a folder stands for: a file at a URL is what is known of it, one of this machine just "file". A link
+to nothing, for example, is neither file nor folder."""
+
+
 class Stat(NamedTuple):
     """Bytes of a file, and when it was written, in seconds since 1970."""
 
@@ -74,15 +88,137 @@ class Stat(NamedTuple):
     modified: float
 
 
+def is_file(entry: Entry) -> bool:
+    return entry not in ("folder", "neither")
+
+
+def source_of(path: str, entry: Entry) -> Source | None:
+    """The file that an entry at a path stands for, None if it is none."""
+    if entry == "file":
+        return Path(path)
+    return entry if isinstance(entry, RemoteFile) else None
+
+
+class Folder(ABC):
+    """A folder at a place. What is written in another process, into the same place, may be published in this one; but
+    not into a dataset of the Hub."""
+
+    atomic = False
+    """Whether `publish` changes all files at once."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def where(self, name: str) -> str:
+        return str(file_at(self.place, name))
+
+    @abstractmethod
+    def entry(self, path: str) -> Entry:
+        """What is at a path or URL in this folder; of folders at URLs only `entries` knows.
+
+        Raises:
+            InputError: what is at the URL cannot be reached.
+            OSError: what is at the path cannot be looked at.
+        """
+
+    @abstractmethod
+    def entries(self, path: str) -> dict[str, Entry]:
+        """What the folder at a path or URL in this folder, or beside it, directly holds, by name; empty where there is
+        no such folder.
+
+        Raises:
+            InputError, OSError: as `entry` does.
+        """
+
+    def stats(self, path: str) -> dict[str, Stat]:
+        """Size and date of each file that the folder at a path or URL directly holds, by name."""
+        stats = {}
+        for name, entry in self.entries(path).items():
+            if isinstance(entry, RemoteFile):
+                stats[name] = Stat(entry.size, entry.modified)
+            elif is_file(entry):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    known = os.stat(os.path.join(path, name))
+                    stats[name] = Stat(known.st_size, known.st_mtime)
+        return stats
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
+        return {name: stat.size for name, stat in self._in_both(self.stats).items()}
+
+    def names(self) -> Collection[str]:
+        """Names of whatever is directly in it or in its neighbour."""
+        return self._in_both(self.entries).keys()
+
+    def _in_both(self, look: Callable[[str], Mapping[str, Listed]]) -> dict[str, Listed]:
+        beside = look(str(neighbour(self.place)))
+        return {**look(str(self.place)), **{NEIGHBOUR + name: each for name, each in beside.items()}}
+
+    def source(self, name: str) -> Source:
+        """
+        Raises:
+            FileNotFoundError: there is no such file at a URL.
+        """
+        source = source_of(self.where(name), self.entry(self.where(name)))
+        if source is None:
+            raise FileNotFoundError(f"there is no {self.where(name)}")
+        return source
+
+    def open(self, name: str) -> IO[bytes]:
+        """
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        return open_source(self.source(name))
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+    def temporary(self) -> list[str]:
+        """Names of what is half-written in it, by this process or by any other."""
+        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the folder."""
+
+    @abstractmethod
+    def create(
+        self, name: str, temporary: str, *, lasting: bool = True
+    ) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
+        end."""
+
+    @abstractmethod
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+        """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
+        the stale ones. `check` is called before each step, and stops it by raising."""
+
+    @abstractmethod
+    def delete(self, names: Collection[str]) -> None:
+        """Remove files, those that are there; from a dataset that is prepared, when it is published."""
+
+    def release(self) -> None:  # noqa: B027
+        """Give back what this process holds for it, once nothing more is written."""
+
+    @abstractmethod
+    def explaining(
+        self, name: str = "", size: int = 0, what: str = "it"
+    ) -> contextlib.AbstractContextManager[None]:
+        """Turns what goes wrong with a file into a StoreError; `what` takes about `size` bytes."""
+
+
 class Store(ABC):
     """A store: one that is new, empty, or a store already, never a place with files of others in it.
 
-    `place` is where it lies, as it was given, for people; `real_place` the same whatever way leads there. A backend is
-    its verbs: `list`, `stats`, `folders`, `read`, `open_file`, `put`, `delete`, `files`, `local` and `lease`.
+    `place` is where it lies, as it was given, for people; `real_place` the same whatever way leads there; `folder` what
+    lies there. A backend is its verbs: `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
     """
 
     place: str
     real_place: str
+    folder: Folder
     about_file: str = FORMAT_FILE
     """Name of the file that says what the store is: of which format and version, and its id."""
 
@@ -96,35 +232,53 @@ class Store(ABC):
             StoreError: the place holds other files, cannot be made or written, or is a store of another version.
         """
 
-    @abstractmethod
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
+        return self._named(folder, is_file)
 
-    @abstractmethod
-    def stats(self, folder: str) -> dict[str, Stat]:
-        """The same files by name, with what is known of each."""
-
-    @abstractmethod
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
+        return self._named(folder, lambda entry: entry == "folder")
 
-    @abstractmethod
-    def exists(self, name: str) -> bool: ...
+    def _named(self, folder: str, wanted: Callable[[Entry], bool]) -> builtins.list[str]:
+        entries = self.folder.entries(self.where(folder))
+        return sorted(
+            f"{folder}/{name}"
+            for name, entry in entries.items()
+            if wanted(entry) and not name.startswith(TEMPORARY)
+        )
 
-    @abstractmethod
+    def stats(self, folder: str) -> dict[str, Stat]:
+        """What is known of each complete file directly in a folder, by name, sorted."""
+        stats = sorted(self.folder.stats(self.where(folder)).items())
+        return {f"{folder}/{name}": stat for name, stat in stats if not name.startswith(TEMPORARY)}
+
+    def exists(self, name: str) -> bool:
+        return is_file(self.folder.entry(self.where(name)))
+
     def read(self, name: str) -> bytes:
         """
         Raises:
             DamagedFileError: there is no such file.
         """
+        try:
+            with self.open_file(name) as file:
+                return file.read()
+        except FileNotFoundError:
+            raise self._missing(name) from None
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} cannot be read: {error.strerror}") from error
 
-    @abstractmethod
+    def _missing(self, name: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
+
     def open_file(self, name: str) -> IO[bytes]:
         """A file to read parts of.
 
         Raises:
             OSError or DamagedFileError: there is no such file.
         """
+        return open(self.local(name), "rb")
 
     @abstractmethod
     def put(
@@ -155,7 +309,7 @@ class Store(ABC):
     @abstractmethod
     def lease(
         self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None
-    ) -> AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Hold the store alone.
 
         Raises:
@@ -172,7 +326,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def scratch(self, size: int = 0, what: str = "it") -> AbstractContextManager[Path]:
+    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
         """An empty folder on this machine's disk for temporary files, removed at the end. `size` is about how many
         bytes `what` takes, for the message where the disk is full.
 

@@ -19,36 +19,22 @@ hold, and are removed by the bucket's own lifecycle rule.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
-import os
 import shutil
-import stat
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
-from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.errors import DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
-from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.local import explain_os_error, sync_folder
-from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
+from dagster_divorder.store.base import TEMPORARY, Check, Entry, Folder
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import (
-    PIECE_BYTES,
-    WEB,
-    RemoteFile,
-    Source,
-    bucket,
-    identity,
-    open_source,
-    tag_of_object,
-)
+from dagster_divorder.store.sources import PIECE_BYTES, WEB, RemoteFile, bucket, described
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
@@ -58,205 +44,14 @@ PART_BYTES, PARTS = 32 << 20, 4
 COPY_BYTES = 5 << 30
 _COPIES = 16
 
-Check = Callable[[], object]
-"""Raises where what comes next must not be done."""
-
-
-Entry = Source | Literal["folder", "neither"]
-"""What a name in a folder stands for; a link to nothing, for example, is neither file nor folder."""
-
-
-class Folder(ABC):
-    """A folder at a place. What is written in another process, into the same place, may be published in this one; but
-    not into a dataset of the Hub."""
-
-    atomic = False
-    """Whether `publish` changes all files at once."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-
-    def where(self, name: str) -> str:
-        return str(file_at(self.place, name))
-
-    @abstractmethod
-    def file(self, path: str) -> Source | None:
-        """The file at a path or URL in this folder, None if there is none.
-
-        Raises:
-            InputError: what is at the URL cannot be reached.
-            OSError: what is at the path cannot be looked at.
-        """
-
-    @abstractmethod
-    def entries(self, path: str) -> dict[str, Entry]:
-        """What the folder at a path or URL in this folder, or beside it, directly holds, by name; empty where there is
-        no such folder.
-
-        Raises:
-            InputError, OSError: as `file` does.
-        """
-
-    def _entries_in_both(self) -> dict[str, Entry]:
-        """What is directly in it or in its neighbour, by name."""
-        beside = self.entries(str(neighbour(self.place)))
-        return {
-            **self.entries(str(self.place)),
-            **{NEIGHBOUR + name: entry for name, entry in beside.items()},
-        }
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
-        sizes = {}
-        for name, entry in self._entries_in_both().items():
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                if not isinstance(entry, str):
-                    sizes[name] = int(identity(entry)[0])
-        return sizes
-
-    def names(self) -> Collection[str]:
-        """Names of whatever is directly in it or in its neighbour."""
-        return self._entries_in_both().keys()
-
-    def source(self, name: str) -> Source:
-        """
-        Raises:
-            FileNotFoundError: there is no such file at a URL.
-        """
-        file = self.file(self.where(name))
-        if file is None:
-            raise FileNotFoundError(f"there is no {self.where(name)}")
-        return file
-
-    def open(self, name: str) -> IO[bytes]:
-        """
-        Raises:
-            OSError: the file cannot be opened.
-        """
-        return open_source(self.source(name))
-
-    def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return file.read()
-
-    def temporary(self) -> list[str]:
-        """Names of what is half-written in it, by this process or by any other."""
-        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make the folder."""
-
-    @abstractmethod
-    def create(
-        self, name: str, temporary: str, *, lasting: bool = True
-    ) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
-        end."""
-
-    @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
-        """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
-        the stale ones. `check` is called before each step, and stops it by raising."""
-
-    @abstractmethod
-    def delete(self, names: Collection[str]) -> None:
-        """Remove files, those that are there; from a dataset that is prepared, when it is published."""
-
-    def release(self) -> None:  # noqa: B027
-        """Give back what this process holds for it, once nothing more is written."""
-
-    @abstractmethod
-    def explaining(
-        self, name: str = "", size: int = 0, what: str = "it"
-    ) -> contextlib.AbstractContextManager[None]:
-        """Turns what goes wrong with a file into a StoreError; `what` takes about `size` bytes."""
+__all__ = ["Folder", "ObjectFolder", "folder_at"]
 
 
 def folder_at(place: Place) -> Folder:
     """The folder at a place, not yet looked at."""
     if isinstance(place, Path):
-        return _LocalFolder(place)
-    return _HubFolder(place) if place.scheme == "hf" else _ObjectFolder(place)
-
-
-class _LocalFolder(Folder):
-    place: Path
-
-    def file(self, path: str) -> Path | None:
-        with _nothing_there():
-            return Path(path) if stat.S_ISREG(os.stat(path).st_mode) else None
-        return None
-
-    def entries(self, path: str) -> dict[str, Entry]:
-        with _nothing_there(), os.scandir(path or os.curdir) as entries:
-            return {entry.name: _entry(entry) for entry in entries}
-        return {}
-
-    def source(self, name: str) -> Path:
-        return file_at(self.place, name)
-
-    def prepare(self) -> None:
-        self.place.mkdir(parents=True, exist_ok=True)
-
-    @contextlib.contextmanager
-    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-        path = self.source(temporary)
-        if name.startswith(NEIGHBOUR):
-            path.parent.mkdir(exist_ok=True)
-        with open(path, "wb") as file:
-            yield file
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
-        folders = {self.source(name).parent for name in staged}
-        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
-            if name == last:
-                # Its files are safe on disk before it says so.
-                for folder in folders:
-                    sync_folder(folder)
-            check()
-            os.replace(self.source(temporary), self.source(name))
-        sync_folder(self.source(last).parent)
-        check()
-        self.delete(stale)
-
-    def delete(self, names: Collection[str]) -> None:
-        for name in names:
-            path = self.source(name)
-            if name.startswith(TEMPORARY) and path.is_dir():
-                # Of a gather, whose thread may be removing files itself.
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise explain_os_error(error, self.source(name), size, what) from error
-
-
-@contextlib.contextmanager
-def _nothing_there() -> Iterator[None]:
-    """Leaves its block where nothing is at a path, whatever the reason."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-            raise
-
-
-def _entry(entry: os.DirEntry[str]) -> Entry:
-    with _nothing_there():
-        if entry.is_file():
-            return Path(entry.path)
-        if entry.is_dir():
-            return "folder"
-    return "neither"
+        return LocalFolder(place)
+    return _HubFolder(place) if place.scheme == "hf" else ObjectFolder(place)
 
 
 class _Copying(io.RawIOBase):
@@ -272,21 +67,25 @@ class _Copying(io.RawIOBase):
         return self._file.write(bytes(data))
 
 
-class _ObjectFolder(Folder):
-    """Of an object store; of a web server, which has no lists, it gives files alone."""
+class ObjectFolder(Folder):
+    """A folder of an object store, or of a web server, which has no lists. What goes wrong while it is looked at is
+    raised as `error`."""
 
     place: Url
 
-    def file(self, path: str) -> RemoteFile | None:
+    def __init__(self, place: Url, error: type[DivOrderError] = InputError) -> None:
+        super().__init__(place)
+        self._error = error
+
+    def entry(self, path: str) -> Entry:
         obstore = load_extra("obstore")
 
         store, key = bucket(path)
         try:
-            with explained(path, InputError):
-                meta = obstore.head(store, key)
+            with explained(path, self._error):
+                return described(path, obstore.head(store, key))
         except FileNotFoundError:
-            return None
-        return RemoteFile(path, meta["size"], tag_of_object(meta))
+            return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
         obstore = load_extra("obstore")
@@ -296,14 +95,11 @@ class _ObjectFolder(Folder):
                 f"input.paths: {path} cannot be listed, as web servers have no lists; name each file by its URL"
             )
         store, key = bucket(path)
-        with explained(path, InputError):
+        with explained(path, self._error):
             listed = obstore.list_with_delimiter(store, key or None)
         files = {PurePosixPath(meta["path"]).name: meta for meta in listed["objects"] if meta["path"] != key}
         return {
-            **{
-                name: RemoteFile(f"{path}/{name}", meta["size"], tag_of_object(meta))
-                for name, meta in files.items()
-            },
+            **{name: described(f"{path}/{name}", meta) for name, meta in files.items()},
             # Some tools put an empty object in the place of a folder.
             **{PurePosixPath(folder).name: "folder" for folder in listed["common_prefixes"]},
         }
@@ -358,10 +154,15 @@ class _ObjectFolder(Folder):
     def delete(self, names: Collection[str]) -> None:
         obstore = load_extra("obstore")
 
-        there = self.sizes().keys() & set(names)
         store, _ = bucket(self.place)
-        if there:
-            obstore.delete(store, [bucket(self.where(name))[1] for name in sorted(there)])
+        keys = [bucket(self.where(name))[1] for name in names]
+        try:
+            if keys:
+                obstore.delete(store, keys)
+        except FileNotFoundError:  # not every provider takes what is missing for removed
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError):
+                    obstore.delete(store, key)
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
@@ -388,16 +189,15 @@ class _HubFolder(Folder):
         self._known_commit = self._known_commit or hub.commit_of(self.place)
         return self._known_commit
 
-    def file(self, path: str) -> RemoteFile | None:
+    def entry(self, path: str) -> Entry:
         asked = hub.dataset(path)
         if not asked.path:
-            return None
+            return "folder"
         with hub.explained(path):
             infos = hub.api().get_paths_info(
                 asked.name, [asked.path], revision=self._commit, repo_type="dataset"
             )
-        entries = [self._entry(path, info) for info in infos]
-        return next((file for file in entries if isinstance(file, RemoteFile)), None)
+        return self._entry(path, infos[0]) if infos else "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
         from huggingface_hub.errors import EntryNotFoundError
@@ -437,7 +237,7 @@ class _HubFolder(Folder):
         from huggingface_hub import CommitOperationAdd
 
         assert self._written
-        here = _LocalFolder(Path(self._written.name))
+        here = LocalFolder(Path(self._written.name))
         path = here.source(temporary)
         with here.explaining(temporary), here.create(name, temporary) as file:
             yield file

@@ -1,24 +1,24 @@
-"""A folder as a store.
+"""Folders of this machine, and a store in one.
 
 `put` writes under a temporary name, flushes to disk and renames. The lease is the kernel's lock on a file.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import errno
 import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
-from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
+from dagster_divorder.errors import DiskFullError, StoreBusyError, StoreError
 from dagster_divorder.store.base import (
     FORMAT,
     FORMAT_FILE,
@@ -26,12 +26,14 @@ from dagster_divorder.store.base import (
     OURS,
     TEMPORARY,
     Bytes,
-    Stat,
+    Check,
+    Entry,
+    Folder,
     Store,
-    checked,
     json_object,
     new_about,
 )
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at
 
 SCRATCH = "scratch"
 
@@ -39,11 +41,94 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
 
 
+class LocalFolder(Folder):
+    """A folder of this machine."""
+
+    place: Path
+
+    def entry(self, path: str) -> Entry:
+        with _nothing_there():
+            mode = os.stat(path).st_mode
+            return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
+        return "neither"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        with _nothing_there(), os.scandir(path or os.curdir) as entries:
+            return {entry.name: _entry(entry) for entry in entries}
+        return {}
+
+    def source(self, name: str) -> Path:
+        return file_at(self.place, name)
+
+    def prepare(self) -> None:
+        self.place.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
+        path = self.source(temporary)
+        if name.startswith(NEIGHBOUR):
+            path.parent.mkdir(exist_ok=True)
+        with open(path, "wb") as file:
+            yield file
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+        folders = {self.source(name).parent for name in staged}
+        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
+            if name == last:
+                # Its files are safe on disk before it says so.
+                for folder in folders:
+                    sync_folder(folder)
+            check()
+            os.replace(self.source(temporary), self.source(name))
+        sync_folder(self.source(last).parent)
+        check()
+        self.delete(stale)
+
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            path = self.source(name)
+            if name.startswith(TEMPORARY) and path.is_dir():
+                # Of a gather, whose thread may be removing files itself.
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explain_os_error(error, self.source(name), size, what) from error
+
+
+@contextlib.contextmanager
+def _nothing_there() -> Iterator[None]:
+    """Leaves its block where nothing is at a path, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    with _nothing_there():
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    return "neither"
+
+
 class LocalStore(Store):
     """A store in a local folder."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self.folder = LocalFolder(self.root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,55 +168,7 @@ class LocalStore(Store):
         return not held or held.isdigit()
 
     def local(self, name: str) -> Path:
-        return Path(self._path(name))
-
-    def _path(self, name: str) -> str:
-        """As plain text, for what is asked thousands of times a run."""
-        return f"{self.place}/{checked(name, self.place)}"
-
-    def exists(self, name: str) -> bool:
-        return os.path.exists(self._path(name))
-
-    def list(self, folder: str) -> builtins.list[str]:
-        return sorted(f"{folder}/{entry.name}" for entry in self._entries(folder))
-
-    def stats(self, folder: str) -> dict[str, Stat]:
-        found = {}
-        for entry in self._entries(folder):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                stat = entry.stat()
-                found[f"{folder}/{entry.name}"] = Stat(stat.st_size, stat.st_mtime)
-        return dict(sorted(found.items()))
-
-    def _entries(self, folder: str) -> builtins.list[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.local(folder)) as entries:
-                return [
-                    entry for entry in entries if entry.is_file() and not entry.name.startswith(TEMPORARY)
-                ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def folders(self, folder: str) -> builtins.list[str]:
-        try:
-            with os.scandir(self.local(folder)) as entries:
-                return sorted(f"{folder}/{entry.name}" for entry in entries if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def read(self, name: str) -> bytes:
-        try:
-            with open(self._path(name), "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            raise DamagedFileError(
-                f"{self.local(name)} is missing; run the pipeline again to make it", name
-            ) from None
-        except OSError as error:
-            raise StoreError(f"{self.local(name)} cannot be read: {error.strerror}") from error
-
-    def open_file(self, name: str) -> IO[bytes]:
-        return open(self.local(name), "rb")
+        return Path(self.where(name))
 
     def put(
         self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False

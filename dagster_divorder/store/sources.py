@@ -41,12 +41,14 @@ WEB = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at a URL: its bytes, and the tag that they are known by; of the Hub also the commit it was found in."""
+    """A file at a URL: its bytes, and the tag that they are known by; of the Hub the commit it was found in, of others
+    when it was written, in seconds since 1970."""
 
     url: str
     size: int
     tag: str
     commit: str = ""
+    modified: float = 0.0
 
     def __str__(self) -> str:
         return self.url
@@ -99,7 +101,7 @@ class RemoteFile:
                     raise _NoRangesError from error
         except obstore.exceptions.PreconditionError:
             raise self._changed() from None
-        if tag_of_object(found.meta) != self.tag:
+        if _tag(found.meta) != self.tag:
             raise self._changed()
         return found
 
@@ -221,8 +223,13 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def tag_of_object(meta: ObjectMeta) -> str:
-    """The tag of an object by what a server says of it. Azure's lists leave out the quotes of its other answers."""
+def described(url: str, meta: ObjectMeta) -> RemoteFile:
+    """The file at a URL as a server describes it."""
+    return RemoteFile(url, meta["size"], _tag(meta), modified=meta["last_modified"].timestamp())
+
+
+def _tag(meta: ObjectMeta) -> str:
+    """Azure's lists leave out the quotes that its other answers have."""
     tag = meta["e_tag"]
     if not tag:
         return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"

@@ -21,14 +21,14 @@ from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
-from dagster_divorder.store import head, objects
+from dagster_divorder.store import head, objects, sources
 from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
 from tests.conftest import examples
 
-PLACE = "s3://bucket/store"
+PLACE = "s3://bucket"
 PUT = obstore.put
 
 
@@ -55,8 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """What lies in the bucket."""
+    memory = MemoryStore()
+    monkeypatch.setattr(sources, "_connected", lambda *_: memory)
+    return memory
 
 
 @pytest.fixture
@@ -91,6 +94,8 @@ class Verbs(RuleBasedStateMachine):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         memory = MemoryStore()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(sources, "_connected", lambda *_: memory)
         self.folder = LocalStore(folder / "store").open()
         self.objects = ObjectStore(PLACE, folder / "cache", 1 << 30, Head(PLACE, memory))
         # A worker: it puts, and does not know of the lease.
@@ -100,6 +105,7 @@ class Verbs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.lease.__exit__(None, None, None)
+        self.patch.undo()
 
     @rule(
         folder=st.sampled_from(FOLDERS[:3]),
@@ -433,6 +439,7 @@ def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "time", clock)
+        patch.setattr(sources, "_connected", lambda *_: memory)
         store = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory)).open()
         patch.setattr(obstore, "put", faulty)
         try:

@@ -41,7 +41,7 @@ URL = "s3://bucket/in"
 
 
 def remote(url: str) -> RemoteFile:
-    found = folder_at(Url(url)).file(url)
+    found = folder_at(Url(url)).entry(url)
     assert isinstance(found, RemoteFile)
     return found
 
