@@ -160,8 +160,8 @@ def find_files(
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
 
 
-def _in_order(source: Source) -> Sequence[str]:
-    return source.parts if isinstance(source, Path) else source.url.split("/")
+def _in_order(source: Source) -> list[str]:
+    return list(source.parts) if isinstance(source, Path) else source.url.split("/")
 
 
 def _hint(left_out: set[str]) -> str:

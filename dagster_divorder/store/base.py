@@ -234,19 +234,14 @@ class Store(ABC):
 
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
-        return self._named(folder, is_file)
+        entries = self.folder.entries(self.where(folder)).items()
+        files = [name for name, entry in entries if is_file(entry) and not name.startswith(TEMPORARY)]
+        return [f"{folder}/{name}" for name in sorted(files)]
 
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
-        return self._named(folder, lambda entry: entry == "folder")
-
-    def _named(self, folder: str, wanted: Callable[[Entry], bool]) -> builtins.list[str]:
-        entries = self.folder.entries(self.where(folder))
-        return sorted(
-            f"{folder}/{name}"
-            for name, entry in entries.items()
-            if wanted(entry) and not name.startswith(TEMPORARY)
-        )
+        entries = self.folder.entries(self.where(folder)).items()
+        return sorted(f"{folder}/{name}" for name, entry in entries if entry == "folder")
 
     def stats(self, folder: str) -> dict[str, Stat]:
         """What is known of each complete file directly in a folder, by name, sorted."""
@@ -254,7 +249,10 @@ class Store(ABC):
         return {f"{folder}/{name}": stat for name, stat in stats if not name.startswith(TEMPORARY)}
 
     def exists(self, name: str) -> bool:
-        return is_file(self.folder.entry(self.where(name)))
+        try:
+            return is_file(self.folder.entry(self.where(name)))
+        except OSError:  # what cannot be looked at cannot be read
+            return False
 
     def read(self, name: str) -> bytes:
         """

@@ -216,8 +216,9 @@ class _HubFolder(Folder):
     def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
         from huggingface_hub.hf_api import RepoFile
 
-        is_file = isinstance(info, RepoFile)
-        return RemoteFile(url, info.size, info.blob_id, self._commit) if is_file else "folder"
+        if isinstance(info, RepoFile):
+            return RemoteFile(url, info.size, info.blob_id, self._commit)
+        return "folder"
 
     @property
     def _repository(self) -> dict[str, Any]:

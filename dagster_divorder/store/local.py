@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -32,6 +31,7 @@ from dagster_divorder.store.base import (
     Store,
     json_object,
     new_about,
+    temporary_name,
 )
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at
 
@@ -77,7 +77,7 @@ class LocalFolder(Folder):
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
-            if name == last:
+            if name == last and len(staged) > 1:
                 # Its files are safe on disk before it says so.
                 for folder in folders:
                     sync_folder(folder)
@@ -242,7 +242,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
-        folder = self.root / SCRATCH / f"{TEMPORARY}{secrets.token_hex(8)}"
+        folder = self.root / SCRATCH / temporary_name()
         try:
             folder.mkdir(parents=True)
         except OSError as error:
@@ -277,29 +277,24 @@ def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[
     Raises:
         StoreError: the disk is full (DiskFullError) or the folder is not writable; the old file is still whole.
     """
-    temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            if callable(data):
-                data(file)
-            elif isinstance(data, (bytes, bytearray, memoryview)):
-                file.write(data)
-            else:
-                file.writelines(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        size = len(data) if isinstance(data, (bytes, bytearray)) else getattr(data, "nbytes", 0)
-        raise explain_os_error(error, target, size) from error
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    folder, temporary = LocalFolder(target.parent), temporary_name()
+    size = memoryview(data).nbytes if isinstance(data, Bytes) else 0
+    with folder.explaining(target.name, size):
+        try:
+            folder.prepare()
+            with folder.create(target.name, temporary) as file:
+                if callable(data):
+                    data(file)
+                elif isinstance(data, Bytes):
+                    file.write(data)
+                else:
+                    file.writelines(data)
+            folder.publish({target.name: temporary}, target.name, (), lambda: None)
+        except BaseException:
+            # First, so that the message counts its space as free.
+            with contextlib.suppress(OSError):
+                folder.delete([temporary])
+            raise
 
 
 def sync_folder(folder: Path) -> None:
