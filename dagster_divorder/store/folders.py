@@ -243,7 +243,8 @@ class _HubFolder(Folder):
         with here.explaining(temporary), here.create(name, temporary) as file:
             yield file
         addition = CommitOperationAdd(self._path(name), path)
-        hub.api().preupload_lfs_files(additions=[addition], **self._repository)
+        with hub.explained(self.place, StoreError):
+            hub.api().preupload_lfs_files(additions=[addition], **self._repository)
         self._additions[temporary] = addition
         if not addition.path_or_fileobj:
             # It was sent. What is small the commit itself will hold.
@@ -270,20 +271,21 @@ class _HubFolder(Folder):
         deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in there]
         if not additions and not deletions:
             return
-        try:
-            hub.api().create_commit(
-                operations=[*additions, *deletions],
-                commit_message="DivOrder",
-                parent_commit=self._commit,
-                **self._repository,
-            )
-        except HfHubHTTPError as error:
-            if error.response.status_code != 412:
-                raise
-            raise StoreError(
-                f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
-                f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
-            ) from None
+        with hub.explained(self.place, StoreError):
+            try:
+                hub.api().create_commit(
+                    operations=[*additions, *deletions],
+                    commit_message="DivOrder",
+                    parent_commit=self._commit,
+                    **self._repository,
+                )
+            except HfHubHTTPError as error:
+                if error.response.status_code != 412:
+                    raise
+                raise StoreError(
+                    f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
+                    f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
+                ) from None
         self._known_commit = ""
 
     def release(self) -> None:
@@ -291,7 +293,8 @@ class _HubFolder(Folder):
             self._written.cleanup()
             self._written = None
 
-    @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
-        with hub.explained(self.place, StoreError):
-            yield
+    def explaining(
+        self, name: str = "", size: int = 0, what: str = "it"
+    ) -> contextlib.AbstractContextManager[None]:
+        """What asks the Hub explains its own errors: others, of what is written, are not the Hub's."""
+        return contextlib.nullcontext()

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 import pytest
 
-from tests.store.remote import serving
+from tests.store.remote import commits, serving
 
 REPOSITORY = "org/corpus"
 
@@ -24,7 +24,8 @@ class Hub:
     not. `received`: the operations of each commit that was sent here."""
 
     def __init__(self) -> None:
-        self.commits: list[dict[str, bytes]] = [{}]
+        commits[:] = [{}]
+        self.commits = commits
         self.sent: dict[str, bytes] = {}
         self.received: list[list[tuple[str, str]]] = []
         self.requests: list[str] = []
