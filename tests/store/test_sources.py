@@ -245,11 +245,12 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
     assert (grown["records"], grown["new_records"]) == (300, 49)
     fetched.clear()
     assert ingest(settings)["recognised_by"] == "tags" and not fetched
-    # Written again with the same bytes: a new tag, and nothing new.
+    # Written again with the same bytes: nothing new, be it under a new tag or, as S3's tags are hashes, under the same.
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     same = ingest(settings)
     assert (same["version"], same["new_records"]) == (grown["version"], 0)
-    assert {name for name, *_ in fetched} == {"a.jsonl"}
+    has_new_tag = folder_at(place).entry(f"{place}/a.jsonl") != before
+    assert {name for name, *_ in fetched} == ({"a.jsonl"} if has_new_tag else set())
 
 
 @at_urls
