@@ -143,9 +143,10 @@ def find_files(
                     raise InputError(f"input.paths: {why}")
                 matches.setdefault(real, source)
         if not matches:
+            ours = f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{_hint(left_out)}{_others(others)}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours}{_others(others)}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
@@ -162,11 +163,6 @@ def find_files(
 
 def _in_order(source: Source) -> list[str]:
     return list(source.parts) if isinstance(source, Path) else source.url.split("/")
-
-
-def _hint(left_out: set[str]) -> str:
-    """What is left out, as the end of a message."""
-    return f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
 
 
 def _others(others: Mapping[str, str]) -> str:

@@ -37,6 +37,9 @@ TEMPORARY = ".divorder-tmp-"
 """How names of half-written files begin; no other program's do."""
 
 Bytes = bytes | bytearray | memoryview
+Data = Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]
+"""What a file is written of: bytes, chunks of them, or a function that writes to the open file."""
+
 Listed = TypeVar("Listed")
 
 _HASH = "[0-9a-f]{32}"
@@ -195,6 +198,32 @@ class Folder(ABC):
         """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
         the stale ones. `check` is called before each step, and stops it by raising."""
 
+    def write(self, files: Mapping[str, Data], check: Check = lambda: None) -> None:
+        """Write files, all or none, and publish them, the last one last.
+
+        Raises:
+            StoreError: the disk is full (DiskFullError) or the folder is not writable; what was there is still whole.
+        """
+        staged, last = {name: temporary_name() for name in files}, [*files][-1]
+        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
+        with self.explaining(last, size):
+            try:
+                self.prepare()
+                for name, data in files.items():
+                    with self.create(name, staged[name]) as file:
+                        if callable(data):
+                            data(file)
+                        else:
+                            file.writelines([data] if isinstance(data, Bytes) else data)
+                self.publish(staged, last, (), check)
+            except BaseException:
+                # First, so that the message counts its space as free.
+                with contextlib.suppress(OSError):
+                    self.delete(staged.values())
+                raise
+            finally:
+                self.release()
+
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
         """Remove files, those that are there; from a dataset that is prepared, when it is published."""
@@ -279,9 +308,7 @@ class Store(ABC):
         return open(self.local(name), "rb")
 
     @abstractmethod
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
         """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
 
     @abstractmethod
@@ -315,9 +342,8 @@ class Store(ABC):
             StoreError: as `open` does.
         """
 
-    @abstractmethod
-    def check(self) -> None:
-        """See that the lease is still held, before a step that cannot be taken back.
+    def check(self) -> None:  # noqa: B027
+        """See that the lease is still held, before a step that cannot be taken back: that of a folder always is.
 
         Raises:
             LeaseLostError: another run has taken it over.

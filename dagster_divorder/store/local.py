@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +24,8 @@ from dagster_divorder.store.base import (
     LEASE_FILE,
     OURS,
     TEMPORARY,
-    Bytes,
     Check,
+    Data,
     Entry,
     Folder,
     Store,
@@ -170,9 +170,7 @@ class LocalStore(Store):
     def local(self, name: str) -> Path:
         return Path(self.where(name))
 
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
         target = self.local(name)
         if not replace and target.exists():
             return name
@@ -235,9 +233,6 @@ class LocalStore(Store):
         finally:
             os.close(descriptor)
 
-    def check(self) -> None:
-        """Nothing to check: the kernel holds the lock for as long as the process lives."""
-
     # Temporary files -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -271,30 +266,13 @@ def tells_of_store(data: bytes) -> bool:
     )
 
 
-def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]) -> None:
-    """Write bytes, chunks, or what a function writes to the open file, under a temporary name; then rename.
+def write_atomically(target: Path, data: Data) -> None:
+    """Write a file of this machine whole or not at all.
 
     Raises:
-        StoreError: the disk is full (DiskFullError) or the folder is not writable; the old file is still whole.
+        StoreError: as `Folder.write`.
     """
-    folder, temporary = LocalFolder(target.parent), temporary_name()
-    size = memoryview(data).nbytes if isinstance(data, Bytes) else 0
-    with folder.explaining(target.name, size):
-        try:
-            folder.prepare()
-            with folder.create(target.name, temporary) as file:
-                if callable(data):
-                    data(file)
-                elif isinstance(data, Bytes):
-                    file.write(data)
-                else:
-                    file.writelines(data)
-            folder.publish({target.name: temporary}, target.name, (), lambda: None)
-        except BaseException:
-            # First, so that the message counts its space as free.
-            with contextlib.suppress(OSError):
-                folder.delete([temporary])
-            raise
+    LocalFolder(target.parent).write({target.name: data})
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,9 +21,9 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
+from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Data, Stat, Store, checked
 from dagster_divorder.store.folders import ObjectFolder
 from dagster_divorder.store.head import HEAD, Head, HeadState, Lease, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
@@ -151,9 +151,7 @@ class ObjectStore(Store):
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
         if _in_head(name):
             assert isinstance(data, bytes)
             text = data.decode()
@@ -162,9 +160,8 @@ class ObjectStore(Store):
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
             if self._send(name, view, view.nbytes, replace):
-                self._keep(
-                    name, view
-                )  # what is written is read again soon, and often by another process here
+                # What is written is read again soon, and often by another process here.
+                self._keep(name, view)
         elif replace or not self.exists(name):
             # Of a file alone parts can be written in any order.
             copy = self._keep(name, data)
