@@ -167,8 +167,8 @@ def _in_order(source: Source) -> list[str]:
 
 def _others(others: Mapping[str, str]) -> str:
     """What else there is, by the end of its name, as the end of a message."""
-    found = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
-    return f"; there is {found}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if found else ""
+    counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
+    return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:

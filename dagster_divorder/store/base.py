@@ -1,4 +1,7 @@
-"""What a store is, wherever it lies: immutable files by name, pointers that are replaced, and a lease.
+"""What folders and stores are, wherever they lie.
+
+A *folder* is what lies at a place: input is found in it, outputs are written into it. A *store* is built on one:
+immutable files by name, pointers that are replaced, and a lease.
 
 Guarantee: a name is either absent or complete, so that neither a killed process nor a full disk leaves a half-written
 file under its name.
@@ -103,8 +106,9 @@ def source_of(path: str, entry: Entry) -> Source | None:
 
 
 class Folder(ABC):
-    """A folder at a place. What is written in another process, into the same place, may be published in this one; but
-    not into a dataset of the Hub."""
+    """A folder at a place. Some verbs take names of its files, which may lie in its neighbour too; what only looks
+    takes the path or URL of anything in it. Another process may write a file that this one publishes, but not into a
+    dataset of the Hub."""
 
     atomic = False
     """Whether `publish` changes all files at once."""
@@ -375,8 +379,7 @@ class Store(ABC):
     @property
     def id(self) -> str:
         """32 hex digits, drawn when the store was made; empty where there is none yet."""
-        found: str = self._about()["id"] if self.exists(self.about_file) else ""
-        return found
+        return str(self._about()["id"]) if self.exists(self.about_file) else ""
 
     def _about(self) -> dict[str, Any]:
         """What the format file says.
@@ -419,10 +422,10 @@ class Store(ABC):
         Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
         there was promised one.
         """
-        found = _Hashed(self, folder)
+        name_of = _Hashed(self, folder)
         for name in self.list(folder):
-            found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return found
+            name_of.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
+        return name_of
 
     def read_verified(self, name: str) -> bytes:
         """Read a hashed file.
@@ -432,10 +435,10 @@ class Store(ABC):
         """
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
-        found = _hash_of(prefix, extension, data)
-        if found != expected:
+        actual = _hash_of(prefix, extension, data)
+        if actual != expected:
             raise DamagedFileError(
-                f"{self.where(name)} is damaged: its name and content hash to {found}, expected {expected}; "
+                f"{self.where(name)} is damaged: its name and content hash to {actual}, expected {expected}; "
                 "delete the file and run again, it is then made anew",
                 name,
             )
@@ -484,7 +487,7 @@ def checked(name: str, place: str) -> str:
 def json_object(data: bytes) -> dict[str, Any]:
     """The JSON object that bytes hold, an empty one where they hold none."""
     try:
-        found = orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,6 +1,5 @@
-"""Folders, with one interface: of this machine, of an object store or web server, or in a dataset of the Hub.
+"""Folders of object stores and web servers, and in datasets of the Hub; the folder at any place.
 
-Input is found and read through it, and outputs are written through it.
 Files are written under temporary names and then published together, one of them, the manifest, last. Names that begin
 with `_/` are of files in the folder's neighbour (store/manifests.py), under temporary names too.
 
@@ -148,8 +147,8 @@ class ObjectFolder(Folder):
         if self.place.scheme != "s3" or size <= COPY_BYTES:
             obstore.copy(store, key, bucket(self.where(target))[1])
             return
-        with self.open(source) as found, self.create(target, target) as file:
-            shutil.copyfileobj(found, file, PIECE_BYTES)
+        with self.open(source) as read, self.create(target, target) as written:
+            shutil.copyfileobj(read, written, PIECE_BYTES)
 
     def delete(self, names: Collection[str]) -> None:
         obstore = load_extra("obstore")
@@ -267,8 +266,8 @@ class _HubFolder(Folder):
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
-        there = self.sizes()
-        deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in there]
+        present = self.sizes()
+        deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in present]
         if not additions and not deletions:
             return
         with hub.explained(self.place, StoreError):

@@ -162,10 +162,10 @@ class LocalStore(Store):
         it holds the process's number, or nothing yet. With anything else in it, it is somebody's own."""
         try:
             with open(self.local(LEASE_FILE), "rb") as file:
-                held = file.read(64)
+                content = file.read(64)
         except OSError:
             return False
-        return not held or held.isdigit()
+        return not content or content.isdigit()
 
     def local(self, name: str) -> Path:
         return Path(self.where(name))
@@ -187,7 +187,7 @@ class LocalStore(Store):
                     path.rmdir()
 
     def files(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         pending = [""]
         while pending:
             folder = pending.pop()
@@ -200,8 +200,8 @@ class LocalStore(Store):
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{name}/")
                     elif OURS.fullmatch(name):
-                        found[name] = entry.stat().st_size
-        return dict(sorted(found.items()))
+                        sizes[name] = entry.stat().st_size
+        return dict(sorted(sizes.items()))
 
     # The lease ----------------------------------------------------------------------------------------------------
 

@@ -96,14 +96,14 @@ class RemoteFile:
         try:
             with explained(self.url, InputError):
                 try:
-                    found = obstore.get(store, key, options=options | condition)
+                    answer = obstore.get(store, key, options=options | condition)
                 except obstore.exceptions.NotSupportedError as error:
                     raise _NoRangesError from error
         except obstore.exceptions.PreconditionError:
             raise self._changed() from None
-        if _tag(found.meta) != self.tag:
+        if _tag(answer.meta) != self.tag:
             raise self._changed()
-        return found
+        return answer
 
     def _changed(self) -> InputError:
         return InputError(
@@ -141,9 +141,9 @@ def identity(source: Source) -> tuple[int | str, ...]:
     """
     if isinstance(source, RemoteFile):
         return source.size, source.tag
-    found = os.stat(source)
+    status = os.stat(source)
     # The change time cannot be set: it tells a file that was put back with its old times.
-    return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _Reader(io.RawIOBase):
