@@ -30,7 +30,7 @@ from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import Place, as_place, is_url, real_place, why_unusable
+from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
 from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY, Entry, Folder, is_file, source_of
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.head import HEAD
@@ -206,10 +206,9 @@ class _Search:
     def _entry(self, path: str) -> Entry:
         """What is at a path."""
         entry = self._file_entry(path)
-        # Of folders at URLs only their lists tell.
-        if entry == "neither" and not path.startswith("http") and self._entries(path):
-            return "folder"
-        return entry
+        # Of folders of object stores only their lists tell.
+        is_object = path.partition("://")[0] in OBJECT_STORES
+        return "folder" if entry == "neither" and is_object and self._entries(path) else entry
 
     def _file_entry(self, path: str) -> Entry:
         """The same of what is a file, if it is there."""

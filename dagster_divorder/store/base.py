@@ -121,7 +121,7 @@ class Folder(ABC):
 
     @abstractmethod
     def entry(self, path: str) -> Entry:
-        """What is at a path or URL in this folder; of folders at URLs only `entries` knows.
+        """What is at a path or URL in this folder; of folders of an object store only `entries` knows.
 
         Raises:
             InputError: what is at the URL cannot be reached.

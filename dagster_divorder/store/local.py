@@ -53,7 +53,8 @@ class LocalFolder(Folder):
         return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
-        with _nothing_there(), os.scandir(path or os.curdir) as entries:
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with missing, os.scandir(path or os.curdir) as entries:
             return {entry.name: _entry(entry) for entry in entries}
         return {}
 
