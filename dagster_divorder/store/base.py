@@ -1,7 +1,4 @@
-"""What folders and stores are, wherever they lie.
-
-A *folder* is what lies at a place: input is found in it, outputs are written into it. A *store* is built on one:
-immutable files by name, pointers that are replaced, and a lease.
+"""What a store is, wherever it lies: immutable files by name, pointers that are replaced, and a lease.
 
 Guarantee: a name is either absent or complete, so that neither a killed process nor a full disk leaves a half-written
 file under its name.
@@ -10,6 +7,8 @@ A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<
 file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
 its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
 made again. Since such a name says what is in it, any number of processes may put it: they put the same.
+
+A store is built on a *folder*: what lies at a place. Input is found in folders too, and outputs are written into them.
 """
 
 from __future__ import annotations
