@@ -22,6 +22,8 @@ import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Tests hold what a CPU gives, byte for byte: a machine with a GPU hides it.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Tests run in several processes at once (`make test`), and what they multiply or tokenise is small: threads would only
 # wait.
 os.environ.update(

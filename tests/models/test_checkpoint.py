@@ -23,6 +23,7 @@ from dagster_divorder.models.checkpoint import (
     tokenizer_fingerprint,
     weight_files,
 )
+from dagster_divorder.models.spec import unusable
 
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
 OTHER = np.ones((3, 4), np.float32)
@@ -394,3 +395,12 @@ def test_a_directory_has_no_revision(make_checkpoint, setting, named):
         match=rf"{named}\.revision is 'v1' and {setting} is the directory .* remove it, or name the id",
     ):
         locate(str(directory), setting=setting, revision="v1")
+
+
+def test_processes_that_cannot_join_are_told_to_be_fewer() -> None:
+    error = OSError("We tried to initialize torch.distributed for you, but it failed.")
+    error.__cause__ = ValueError("Duplicate GPU detected")
+    with pytest.raises(
+        InputError, match=r"cannot join \(Duplicate GPU detected\).*lower deep.tensor_parallel"
+    ):
+        raise unusable(Path("model"), error)

@@ -24,6 +24,7 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.measure.set_diversity import load_batches, load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
+from dagster_divorder.stages.text import quality_scores
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
@@ -248,6 +249,18 @@ def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tm
     with corpus.open("ab") as file:
         file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
     assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
+
+
+def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
+    corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality_scores, "call_on_a_worker", lambda run, read, device: "cuda")
+    folder = save_classifier(tmp_path / "classifier", 1)
+    settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
+    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    stage = quality_scores.QUALITY_SCORES
+    assert stage.needs(run, [])["gpus"] == 1
+    assert stage.compute(run).args[-1] == "cuda"
 
 
 def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings: Make) -> None:

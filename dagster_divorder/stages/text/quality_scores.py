@@ -18,6 +18,7 @@ from dagster_divorder.models.spec import find_device
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
@@ -49,9 +50,14 @@ def _classifier(model: Path, device: str) -> Classifier:
     return Classifier(model, device)
 
 
+def _device(run: Run) -> str:
+    """The device of a machine that computes."""
+    return call_on_a_worker(run, find_device, run.settings.deep.device)
+
+
 def _quality_scores_needs(run: Run, missing: Any) -> Needs:
     """One process, which runs all cores, or a GPU."""
-    return {"workers": 1, "threads": count_workers(0)}
+    return {"workers": 1, "threads": count_workers(0), "gpus": int(_device(run) == "cuda")}
 
 
 QUALITY_SCORES = PerDocument(
@@ -66,9 +72,7 @@ QUALITY_SCORES = PerDocument(
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
-    compute=lambda run: functools.partial(
-        score, run.store, _locate(run.settings), find_device(run.settings.deep.device)
-    ),
+    compute=lambda run: functools.partial(score, run.store, _locate(run.settings), _device(run)),
     needs=_quality_scores_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},
 )
