@@ -321,7 +321,7 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
 
 
 def test_asking_for_a_refit_changes_no_fingerprint() -> None:
-    asked = Settings(model={"refit": "now"}, clusters={"refit": "now"})
+    asked = Settings().refitting("model", "clusters")
     assert all(GRAPH[stage].fingerprint(asked) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
 
 

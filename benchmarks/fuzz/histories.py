@@ -39,6 +39,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import RULES
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
 
@@ -49,7 +50,6 @@ WORDS = {
     "c": "train track signal platform guard wagon steam bridge rain",
 }
 STRATEGIES = ("balanced", "f3", "stratified", "random", "original", "round_robin", "block_shuffle")
-REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
 DIFFERENT = ("curated_meta.json", "embeddings.npy")
 """Files of an output that name its store, or are equal to within rounding."""
 
@@ -357,7 +357,7 @@ class History:
         self.compare_with_a_fresh_run()
 
     def compare_with_a_fresh_run(self) -> None:
-        fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
+        fresh = self.settings("fresh_", refit=dict.fromkeys(RULES, "never"))
         LocalStore(fresh.store.path).open()
         for part in ("fits", "pins"):
             shutil.copytree(self.folder / "store" / part, fresh.store.path / part)

@@ -37,6 +37,7 @@ from dagster_divorder.pipeline.per_fragment import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
@@ -445,14 +446,6 @@ def _without_counts(about: bytes) -> dict[str, Any]:
     return said | {"figures": {name: of for name, of in said["figures"].items() if name not in counts(0, 0)}}
 
 
-class Refit(NamedTuple):
-    """Whether a fit may be made again: `auto` by its own rule of drift, `now` once, `never`; and the setting that says
-    so."""
-
-    when: str
-    setting: str
-
-
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A fit as it is stored: its files by name, the number of `documents` that it was made on, and a `sketch` of them,
@@ -470,8 +463,12 @@ class PinnedFit(Stage):
     what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
 
     compute: Callable[[Run], Mapping[str, bytes]]
-    refit: Callable[[Settings], Refit]
-    drift: Callable[[Run, Fitted], str | None]
+    refit: FitName | None = None
+    """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
+    rule is `auto`."""
+    can_be_made: Callable[[], bool] = lambda: True
+    """Whether this machine can make the fit again; one that is there stays where it cannot."""
+    drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
     """`drift` looks at the corpus alone: asked once a corpus, not in every run. False where it also looks at settings
@@ -488,24 +485,29 @@ class PinnedFit(Stage):
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return _versions_without_corpus(run, self)
 
+    def rule(self, settings: Settings) -> str:
+        """When the fit is made again: `auto`, by its drift; `now`, in this run; `never`."""
+        rule = settings.refit[self.refit] if self.refit else "auto"
+        return rule if rule == "never" or self.can_be_made() else "never"
+
     def decide(self, run: Run) -> Decision:
-        key, refit = self.key(run), self.refit(run.settings)
-        fit = pinned(run.store, self.name, key, refit=refit.when == "now", setting=refit.setting)
-        if refit.when == "now":
-            return self._anew(run, key, f"asked for by {refit.setting}")
+        key, rule = self.key(run), self.rule(run.settings)
+        fit = pinned(run.store, self.name, key, refit=rule == "now", name=self.refit)
+        if rule == "now":
+            return self._anew(run, key, f"asked for by --refit {self.refit}")
         if fit is None:
             return self._anew(run, key, what_changed(self, run))
-        stored = load_fitted(run.store, fit, refit.setting)
+        stored = load_fitted(run.store, fit, self.refit)
         unless = ""
-        if refit.when == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fit)):
+        if rule == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fit)):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
         receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
-        if refit.when != "auto":
+        if rule != "auto":
             receipt.facts["checked"] = None
             if run.planning and (drift := self.drift(run, stored)):
-                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+                why = f"{drift}; divorder run --refit {self.refit} makes it again"
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
@@ -527,8 +529,8 @@ class PinnedFit(Stage):
         receipt = decision.receipt
         if receipt is None:
             run.progress.note(f"{self.doing or self.name} ({decision.why})")
-            key, setting = decision.key, self.refit(run.settings).setting
-            before = pinned(run.store, self.name, key, refit=True, setting=setting)
+            key = decision.key
+            before = pinned(run.store, self.name, key, refit=True, name=self.refit)
             files = {**self.compute(run), **_about_documents(run)}
             fit = pin(run.store, self.name, key, files, decision.why)
             if before and before.hash != fit.hash:
@@ -545,13 +547,13 @@ def _about_documents(run: Run) -> dict[str, bytes]:
     return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids())})}
 
 
-def load_fitted(store: Store, fit: Fit, setting: str = "") -> Fitted:
+def load_fitted(store: Store, fit: Fit, name: FitName | None = None) -> Fitted:
     """A fit out of the store.
 
     Raises:
         StoreError: a file of it is missing or altered.
     """
-    files = read_fit(store, fit, setting)
+    files = read_fit(store, fit, name)
     documents = int(orjson.loads(files[FITTED])["documents"])
     return Fitted(fit, files, documents, unpack(files[SKETCH])["ids"])
 

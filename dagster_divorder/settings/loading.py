@@ -20,6 +20,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
+from dagster_divorder.settings.renamed import renamed
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
@@ -194,7 +195,10 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         upper = name.upper()
         if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
             continue
-        section = upper.removeprefix(ENV_PREFIX).split("__")[0].lower()
+        key = upper.removeprefix(ENV_PREFIX).lower().replace("__", ".")
+        if problem := renamed(key):
+            raise SettingsError(f"environment variable {name}: {problem}")
+        section = key.split(".")[0]
         if section not in Settings.model_fields:
             raise SettingsError(
                 f"environment variable {name} is no setting: unknown section {section!r}"
@@ -248,7 +252,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
         for inside, problem, message in _of_one_type(place, problems):
-            key = ".".join(map(str, inside))
+            key = ".".join(str(part) for part in inside if part != "[key]")
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
             else:

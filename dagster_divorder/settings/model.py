@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, WrapValidator, field_serializer, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from dagster_divorder.core.order import STRATEGIES, Strategy
+from dagster_divorder.core.order.strategies import check_follows_targets
+from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings.renamed import refuse_renamed
 from dagster_divorder.settings.sections import (
     KINDS,
+    RULES,
     Animation,
     AriComparison,
     Automation,
@@ -21,6 +26,7 @@ from dagster_divorder.settings.sections import (
     Engine,
     Evidence,
     Exports,
+    FitName,
     Gradients,
     Heldout,
     Input,
@@ -31,6 +37,7 @@ from dagster_divorder.settings.sections import (
     Order,
     Output,
     Packing,
+    Rules,
     Selection,
     Sequence,
     Store,
@@ -38,9 +45,6 @@ from dagster_divorder.settings.sections import (
     one_or_several,
     trained_order,
 )
-
-if TYPE_CHECKING:
-    from dagster_divorder.core.order import Strategy
 
 ENV_PREFIX = "DIVORDER_"
 
@@ -78,7 +82,16 @@ class Settings(BaseSettings):
     animation: Animation = Animation()
     engine: Engine = Engine()
     automation: Automation = Automation()
+    refit: Rules = RULES
+    """When a fit is made again. auto: by its own rule, when it no longer describes the corpus; never: only under other
+    settings. For one run: `divorder run --refit NAME`."""
     seed: int = Field(0, ge=0, lt=1 << 63)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, given: Any) -> Any:
+        refuse_renamed(given)
+        return given
 
     @field_serializer("input", mode="wrap")
     def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
@@ -104,8 +117,6 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _targets_are_followed(self) -> Self:
         if self.order.targets:
-            from dagster_divorder.core.order.strategies import check_follows_targets
-
             check_follows_targets("order.strategy", self.order.strategy)
             # As they are packed, sequences follow as their documents do.
             if self.sequence.strategy != "original":
@@ -123,8 +134,6 @@ class Settings(BaseSettings):
             *self.comparison.sequences,
             *self.trained_strategies,
         ]
-        from dagster_divorder.core.order.strategy import nearest
-
         try:
             declared = {option for name in used for option in self.strategy(name).options}
         except InputError as error:
@@ -154,8 +163,6 @@ class Settings(BaseSettings):
 
     def strategy(self, name: str) -> Strategy:
         """A strategy with those of `order.options` that it declares."""
-        from dagster_divorder.core.order import STRATEGIES
-
         given = self.order.options
         own = STRATEGIES[name].option_names(given)
         return STRATEGIES[name].with_options(**{key: given[key] for key in own if key in given})
@@ -178,6 +185,16 @@ class Settings(BaseSettings):
         """What decides the orders of a strategy here: its options, and from the second on its version."""
         strategy = self.strategy(name)
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
+
+    def refitting(self, *fits: FitName) -> Self:
+        """These settings for one run that makes some fits again, whatever their rules.
+
+        Raises:
+            InputError: one is no fit.
+        """
+        for fit in fits:
+            one_of("refit", fit, RULES)
+        return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
 
     @property
     def within_key(self) -> dict[str, Any]:
@@ -202,8 +219,6 @@ class Settings(BaseSettings):
     @property
     def trained_strategies(self) -> list[str]:
         """Strategies that `evidence.orders` name."""
-        from dagster_divorder.core.order import STRATEGIES
-
         if self.evidence.tokens is None:
             return []
         orders = map(trained_order, self.evidence.orders)

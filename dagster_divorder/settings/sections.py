@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
@@ -206,9 +207,6 @@ class Model(_Section):
     """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
     dim: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now trains the bootstrap (and the pooling weights) again, auto once hardly any of the documents that it was made
-    on are left; everything after it is then computed again."""
 
     @model_validator(mode="after")
     def _revision_of_an_id(self) -> Self:
@@ -273,8 +271,6 @@ class Deep(_Section):
     float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now trains the decoder again, auto once hardly any of the documents that it was made on are left."""
     train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
     rises."""
@@ -314,8 +310,6 @@ class Clusters(_Section):
     metric: Literal["cosine", "euclidean"] = "cosine"
     """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
     euclidean: as they are, the papers' way."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
 
     @field_validator("k")
     @classmethod
@@ -332,10 +326,6 @@ class KCalibration(_Section):
     """Clusterings of each, from other seeds and documents: a steadier recommendation at more time as it rises."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouette is computed on; 0: all of them."""
-    refresh: float = Field(0.2, ge=0, le=1)
-    """Calibrates again once more than this share of the documents has changed; 0: on every change."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto goes by `refresh`; now calibrates again, never keeps the first table."""
 
     @field_validator("values")
     @classmethod
@@ -355,10 +345,6 @@ class AriComparison(_Section):
     using."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouettes are computed on; 0: all of them."""
-    refresh: float = Field(0.2, ge=0, le=1)
-    """Compares again once more than this share of the documents has changed; 0: on every change."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto goes by `refresh`; now compares again, never keeps the first comparison."""
 
     @field_validator("spaces")
     @classmethod
@@ -371,9 +357,6 @@ class AriComparison(_Section):
 class ClusterMap(_Section):
     sample: int = Field(20_000, ge=1, le=MAX_COUNT)
     """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now fits the map again, auto once hardly any of its documents are left; else documents that came later are
-    placed on the first one, and the others stay."""
 
 
 class Mixing(_Section):
@@ -524,8 +507,6 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    from dagster_divorder.core.order import STRATEGIES
-
     if name not in STRATEGIES:
         raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
     return name
@@ -533,8 +514,6 @@ def _known_strategy(name: str) -> str:
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    from dagster_divorder.core.order import STRATEGIES
-
     return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
 
 
@@ -556,9 +535,6 @@ class Order(_Section):
     curated.jsonl has them, nearer the mix. Long documents decide how far the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto cuts the bins again when the corpus has doubled or a bin's share leaves its band; never keeps the first
-    ones. (And counts anew for `difficulty`.)"""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
@@ -625,16 +601,12 @@ class Sequence(_Section):
     """Orders of the sequences, one an epoch, each another."""
 
 
-def _known_format(name: str) -> str:
-    from dagster_divorder.write.exports import FORMATS
-
-    if name not in FORMATS:
-        raise ValueError(f"Input should be one of {', '.join(sorted(FORMATS))}")
-    return name
+Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
+"""Names of the export formats, as `write.exports.FORMATS` has them."""
 
 
 class Exports(_Section):
-    formats: tuple[Annotated[str, AfterValidator(_known_format)], ...] = ()
+    formats: tuple[Format, ...] = ()
     """Formats that the training sequences are written in, a folder each below `path`, tokens and all; `text` for
     trainers that tokenise themselves."""
     path: OutputPlace = Path("data/exports")
@@ -751,6 +723,32 @@ class Evidence(_Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     budget_seconds: float | None = Field(None, gt=0, le=YEAR_SECONDS)
     """Tokens are made fewer until all trainings fit into this time, by the speed of a few steps."""
+
+
+FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
+"""What is learnt from the corpus and kept, by the names of `[refit]` and `divorder run --refit NAME`."""
+RULES: dict[FitName, str] = {
+    "model": "never",
+    "decoder": "never",
+    "bins": "auto",
+    "clusters": "auto",
+    "cluster_map": "never",
+    "ari_comparison": "auto",
+    "k_calibration": "auto",
+}
+
+
+def _rule(rule: str) -> str:
+    if rule not in ("auto", "never"):
+        raise ValueError('expected "auto" or "never"; for one run: divorder run --refit NAME')
+    return rule
+
+
+def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
+    return RULES | given
+
+
+Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterValidator(_rules)]
 
 
 class Animation(_Section):

@@ -37,23 +37,23 @@ class Fit:
         return f"fits/{self.stage}/{self.hash}"
 
 
-def pinned(store: Store, stage: str, key: str, *, refit: bool = False, setting: str = "") -> Fit | None:
+def pinned(store: Store, stage: str, key: str, *, refit: bool = False, name: str | None = None) -> Fit | None:
     """The current fit of a stage under a key, None if there has been none yet. With `refit`, when another one is asked
-    for, also None where that which there was is lost. `setting` is the one that asks for another fit.
+    for, also None where the one that there was is lost. `name` is the one by which `--refit` asks for another fit.
 
     Raises:
         StoreError: the pin is damaged, or there has been one.
     """
-    name, record = (f"{folder}/{stage}/{key}.json" for folder in (PINS, RECORDS))
+    pin, record = (f"{folder}/{stage}/{key}.json" for folder in (PINS, RECORDS))
     try:
-        fit = read_pin(store, name, setting)
+        fit = read_pin(store, pin, name)
         if fit is None and store.exists(record):
             raise StoreError(
-                f"pin {store.where(name)} is missing, and the results of this store rest on the fit that it named; "
-                f"copy {store.where(record)} there to go on with that fit, or {_again(store, stage, setting)}"
+                f"pin {store.where(pin)} is missing, and the results of this store rest on the fit that it named; "
+                f"copy {store.where(record)} there to go on with that fit, or {_again(store, stage, name)}"
             )
         if fit and refit:
-            read_fit(store, fit, setting)
+            read_fit(store, fit, name)
     except StoreError:
         if not refit:
             raise
@@ -61,17 +61,17 @@ def pinned(store: Store, stage: str, key: str, *, refit: bool = False, setting: 
     return fit
 
 
-def read_pin(store: Store, name: str, setting: str = "") -> Fit | None:
-    """The fit that a pin names, None if there is no such pin; `pinned` by the pin's name in the store."""
-    _, stage, file = name.split("/")
+def read_pin(store: Store, pin: str, name: str | None = None) -> Fit | None:
+    """The fit that a pin, a file of the store, leads to; None if there is no such pin."""
+    _, stage, file = pin.split("/")
     try:
-        fit = read_pointer(store, name, Fit)
+        fit = read_pointer(store, pin, Fit)
     except DamagedFileError:
         fit = Fit("", "", "")
     if fit and fit.stage != stage:
         raise StoreError(
-            f"pin {store.where(name)} is damaged; copy {store.where(f'{RECORDS}/{stage}/{file}')} there to go on "
-            f"with the fit that it named, or {_again(store, stage, setting)}"
+            f"pin {store.where(pin)} is damaged; copy {store.where(f'{RECORDS}/{stage}/{file}')} there to go on "
+            f"with the fit that it named, or {_again(store, stage, name)}"
         )
     return fit
 
@@ -114,26 +114,26 @@ def drop_unpinned(store: Store, fit: Fit) -> bool:
     return True
 
 
-def read_fit(store: Store, fit: Fit, setting: str = "") -> dict[str, bytes]:
+def read_fit(store: Store, fit: Fit, name: str | None = None) -> dict[str, bytes]:
     """The files of a fit.
 
     Raises:
         StoreError: a file is missing or altered. Fitting again would change later results, so it is not done unasked.
     """
-    files = {name.rsplit("/", 1)[1]: store.read(name) for name in store.list(fit.folder)}
+    files = {file.rsplit("/", 1)[1]: store.read(file) for file in store.list(fit.folder)}
     found = _hash(files)
     if found != fit.hash:
         state = f"damaged: its files hash to {found}" if files else "missing"
         raise StoreError(
-            f"fit {store.where(fit.folder)} is {state}; restore it from a copy, or {_again(store, fit.stage, setting)}"
+            f"fit {store.where(fit.folder)} is {state}; restore it from a copy, or {_again(store, fit.stage, name)}"
         )
     return files
 
 
-def _again(store: Store, stage: str, setting: str) -> str:
+def _again(store: Store, stage: str, name: str | None) -> str:
     """How to ask for another fit, in words."""
-    if setting:
-        how = f'set {setting} = "now" for one run'
+    if name:
+        how = f"divorder run --refit {name}"
     else:
         how = f"delete {store.where(f'{PINS}/{stage}')} and {store.where(f'{RECORDS}/{stage}')}"
     return f"{how} to fit again (later stages are then computed again)"

@@ -223,8 +223,8 @@ REFUSED = [
     # Every fit that is lost: tests/pipeline/test_fits.py.
     *((Path.unlink, "fits/centroids/*"), (Path.unlink, "pins/base_model/*")),
 ]
-REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "order"}
-"""The section with the `refit` that asks for another fit."""
+REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "bins"}
+"""The name by which `--refit` asks for another fit."""
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,9 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
         assert f"copy {record} there" in said
         assert record.read_bytes() == whole
     if stage in REFIT:
-        section = REFIT[stage]
-        assert f'set {section}.refit = "now" for one run to fit again' in said
-        kept = config.read_text()
-        config.write_text(kept.replace(f"[{section}]", f'[{section}]\nrefit = "now"'))
-        assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
-        config.write_text(kept)
+        assert f"divorder run --refit {REFIT[stage]} to fit again" in said
+        asked = {"command": f"run --refit {REFIT[stage]}"}
+        assert runner.run(config, folder / "log", **asked) == 0, (folder / "log.out").read_text()
     else:
         for part in ("pins", "history/pins"):
             assert str(folder / "store" / part / stage) in said

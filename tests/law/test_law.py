@@ -41,7 +41,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import KINDS, Evidence
+from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
 from dagster_divorder.store.fits import read_pin
@@ -71,7 +71,7 @@ TEXT_FIELDS = ("text", "body")
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
-    "clusters.refit": ("auto", "never"),
+    "refit": ({}, {"clusters": "never"}),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
@@ -114,13 +114,10 @@ ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
     "animation.fps": (30, 1),
     "animation.frames": (600, 2),
-    "ari_comparison.refit": ("auto", "never"),
-    "ari_comparison.refresh": (0.2, 0.0),
     "ari_comparison.sample": (0, 5),
     "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
     "automation.interval_seconds": (4, 1),
     "automation.settle_seconds": (10.0, 0.0),
-    "cluster_map.refit": ("never", "auto"),
     "cluster_map.sample": (20_000, 1),
     "clusters.algorithm": ("faiss", "minibatch"),
     "clusters.k": (3, 2, 5, "auto"),
@@ -132,7 +129,6 @@ ALL_CHOICES = CHOICES | {
     "deep.max_tokens": (0, 5),
     "deep.pca": (None, 2),
     "deep.pooling": ("auto", "last", "cls"),
-    "deep.refit": ("never", "auto"),
     "deep.stored": ("float32", "float16"),
     "deep.train_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
@@ -147,16 +143,13 @@ ALL_CHOICES = CHOICES | {
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
     "k_calibration.fits": (2, 3),
-    "k_calibration.refit": ("auto", "never"),
-    "k_calibration.refresh": (0.2, 0.0),
     "k_calibration.sample": (0, 5),
     "k_calibration.values": ((2, 3), (2, 4, 6)),
     "mixing.exponent": (0.3, 1.0),
     "model.dim": (8, 4),
-    "model.refit": ("never", "auto"),
     "model.vocab_size": (512, 600),
     "order.frozen_tokens": (0, 50, 300),
-    "order.refit": ("auto", "never"),
+    "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "order.targets": (
         {},
         {"cluster": {"progress": (0.0, 1.0), "0": (0.7, 0.2)}},
@@ -227,8 +220,6 @@ DRIFTS = {
     "heldout": ("has grown", " are left", "is held out"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
-REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
-"""Sections whose `refit` says when the fits of a run are made again."""
 PLANNED: Counter[str] = Counter()
 """Stages of runs by what was planned for them, and whether a run found out more."""
 REFUSED: Counter[str] = Counter()
@@ -562,7 +553,7 @@ class Law(RuleBasedStateMachine):
             store={"path": self.folder / "fresh"},
             output={"path": self.folder / "fresh_out"},
             exports={"path": self.folder / "fresh_exports"},
-            **{section: {"refit": "never"} for section in REFITS},
+            refit=dict.fromkeys(RULES, "never"),
         )
         LocalStore(fresh.store.path).open()
         for part in ("fits", "pins"):

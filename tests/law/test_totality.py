@@ -108,6 +108,7 @@ BY_HAND: dict[str, list[Any]] = {
     "evidence.orders": [[], ["nope"], ["nope/random"], ["curated"] * 2, ["stratified/nope"], ["curated/f3"]],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
+    "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
@@ -156,7 +157,7 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
     for section, field in Settings.model_fields.items():
         inner = field.annotation
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            yield section, values_of(inner)
+            yield section, BY_HAND[section] if section in BY_HAND else values_of(inner)
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"

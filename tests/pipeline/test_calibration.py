@@ -15,6 +15,7 @@ from sklearn.metrics import silhouette_samples
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.topics.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
@@ -112,12 +113,15 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
     assert 100 * row["worst share, batch anywhere"] == sequences["worst batch anywhere"]
 
 
-def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:
+def test_nothing_new_keeps_it_and_it_survives_a_prune(
+    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings, receipts = made
     prune(settings, LocalStore(settings.store.path).open())
     before = receipts["k_calibration"]
-    for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
-        again = run_stage("k_calibration", changed, Silent())
+    for changed_share in (0.2, 0.0):
+        monkeypatch.setattr(drift, "CHANGED", changed_share)
+        again = run_stage("k_calibration", settings, Silent())
         assert (again.version, again.files, again.fingerprint) == (
             before.version,
             before.files,
@@ -281,7 +285,7 @@ def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
 
     monkeypatch.setattr(module, "fit", watch)
     monkeypatch.setattr(module, "most_points", lambda k, algorithm: 20 * k)
-    again = settings.model_copy(update={"k_calibration": kept(settings, fits=4, refit="now")})
+    again = settings.model_copy(update={"k_calibration": kept(settings, fits=4)}).refitting("k_calibration")
     run_stage("k_calibration", again, Silent())
     run = Run(settings, LocalStore(settings.store.path), Silent())
     held = _load(run, run.view, load_space(run)).held

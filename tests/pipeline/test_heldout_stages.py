@@ -486,13 +486,13 @@ def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_
     first = ran(make_settings(heldout={"share": SHARE}), "curated_output")
     held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
     write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
-    settings = make_settings(heldout={"share": SHARE}, clusters={"refit": "never"})
+    settings = make_settings(heldout={"share": SHARE}, refit={"clusters": "never"})
     planned = {stage.stage: stage.scope for stage in make_plan(settings).stages}
     assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
     grown = ran(settings, "curated_output")
     assert len(heldout_ids(grown)) > held
     assert [grown.receipt(name).version for name in fits] == versions
-    other = ran(make_settings(heldout={"share": 0.3}, clusters={"refit": "never"}), "curated_output")
+    other = ran(make_settings(heldout={"share": 0.3}, refit={"clusters": "never"}), "curated_output")
     assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
 
 

@@ -109,7 +109,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     assert whys(made)["shallow_embeddings"] == "embedding.pooling idf -> mean"
     assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
-    assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)
+    assert planned(make_plan(make_settings().refitting("model")))["token_counts"] == ("all", 80)
 
 
 def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: Make) -> None:
@@ -199,7 +199,7 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
 
 
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4], "refresh": 0.1})
+    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
 
     def scopes() -> tuple[str, str]:
         made = planned(make_plan(settings))

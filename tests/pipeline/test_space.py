@@ -75,7 +75,7 @@ def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Ma
 
 
 def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
-    auto, never = (make_settings(embedding={"pca": 3}, clusters={"refit": how}) for how in ("auto", "never"))
+    auto, never = (make_settings(embedding={"pca": 3}, refit={"clusters": how}) for how in ("auto", "never"))
     first = cluster(auto)
     write_jsonl(corpus, topic_records(40))
     kept = cluster(never)
@@ -85,8 +85,8 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
     # Fitted to the same documents they are the same.
-    asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
-    assert asked["pca_fitted"] == "to 160 documents (asked for by clusters.refit)"
+    asked = cluster(auto.refitting("clusters"))
+    assert asked["pca_fitted"] == "to 160 documents (asked for by --refit clusters)"
     assert (asked["key"], asked["new_documents"]) == (grown["key"], 0)
 
 

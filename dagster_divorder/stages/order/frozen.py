@@ -19,7 +19,7 @@ from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, load_fitted
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import pack, unpack
@@ -232,7 +232,6 @@ FROZEN = PinnedFit(
     doing="keeping the beginning of the last output",
     compute=_freeze_prefix,
     # It follows the last output, and nobody asks for another beginning.
-    refit=lambda settings: Refit("auto", ""),
     drift=_frozen_drift,
     checked_once_per_corpus=False,
 )

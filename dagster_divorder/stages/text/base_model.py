@@ -2,7 +2,7 @@
 
 The base model is a pinned fit: appended documents use it as it is. Another checkpoint, or the same with other bytes, is
 another fit. Where hardly any of the documents it was made on are left, every run says so; it is made again only as
-`model.refit` says, since everything after it is then computed again.
+`refit.model` says, since everything after it is then computed again.
 
 Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
 by which the next run knows it without reading it, are in the receipt.
@@ -21,7 +21,7 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, Size, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Size, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
@@ -238,7 +238,7 @@ def _another_corpus(left: float) -> str | None:
         return None
     return (
         f"{left:.0%} of the documents that base_model was made on are left in the input; "
-        'set model.refit = "now" for one run to make it from the present ones (everything is then computed again)'
+        "divorder run --refit model makes it from the present ones (everything is then computed again)"
     )
 
 
@@ -249,7 +249,7 @@ def _is_of_this_corpus(run: Run) -> Finding:
     return Finding(
         passed=_another_corpus(left) is None,
         text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
-        remedy='set model.refit = "now" for one run, or keep another corpus in a store of its own (store.path)',
+        remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
         figures={"documents_left": left},
     )
 
@@ -295,7 +295,7 @@ BASE_MODEL = PinnedFit(
     compute=_make_base_model,
     amount=_amount,
     pace=(0.0, 0.54),
-    refit=lambda settings: Refit(settings.model.refit, "model.refit"),
+    refit="model",
     drift=another_corpus,
     facts=_base_model_facts,
     figures=_base_model_figures,

@@ -2,8 +2,8 @@
 model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
 
 The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
-the base model that it rests on, another `deep.train_tokens` or another seed, or as `deep.refit` says. Of a checkpoint
-the fit holds what names its content, and how its tokenizer is run.
+the base model that it rests on, another `deep.train_tokens` or another seed, or as `refit.decoder` says. Of a
+checkpoint the fit holds what names its content, and how its tokenizer is run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dagster_divorder.models.checkpoint import (
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit, Size
+from dagster_divorder.pipeline.stage import PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
@@ -250,7 +250,7 @@ def _model(stage: str, description: str) -> PinnedFit:
         doing=f"making the {stage.replace('_', ' ')}",
         check_settings=lambda run: _locate(run.settings, stage),
         compute=partial(_make_deep_model, stage=stage),
-        refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
+        refit="decoder",
         drift=another_corpus,
         amount=partial(_amount, stage=stage),
         facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},

@@ -39,7 +39,7 @@ from dagster_divorder.core.topics.k_calibration import (
 )
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
+from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Shown, Table
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.evidence.strategy_comparison import row as order_row
 from dagster_divorder.stages.order.sequence_order import vector_sums
@@ -314,8 +314,8 @@ K_CALIBRATION = PinnedFit(
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},
     doing="calibrating the number of clusters",
     compute=_calibrate_k,
-    refit=lambda settings: Refit(settings.k_calibration.refit, "k_calibration.refit"),
-    drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
+    refit="k_calibration",
+    drift=has_changed,
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,

@@ -16,8 +16,7 @@ from dagster_divorder.core.topics.cluster_map import MapFit, fit, why_no_map
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
@@ -68,12 +67,6 @@ def _fit_map(run: Run) -> Mapping[str, bytes]:
     return {ARRAYS: pack(arrays)}
 
 
-def _refit(settings: Settings) -> Refit:
-    """A map that is there stays where no other one can be fitted."""
-    when = settings.cluster_map.refit
-    return Refit("never" if when != "never" and why_no_map() else when, "cluster_map.refit")
-
-
 MAP_FIT = PinnedFit(
     name="map_fit",
     version=2,
@@ -84,7 +77,8 @@ MAP_FIT = PinnedFit(
     inputs=_inputs,
     doing="fitting the map",
     compute=_fit_map,
-    refit=_refit,
+    refit="cluster_map",
+    can_be_made=lambda: why_no_map() is None,
     drift=another_corpus,
     amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
     facts=lambda run, files: {
