@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
@@ -232,7 +233,7 @@ def test_settings_are_frozen() -> None:
 
 CHANGES = [
     ("raw_docs", {"input": {"text_field": "body"}}),
-    ("base_model", {"model": {"vocab_size": 1024}}),
+    ("base_model", {"advanced": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("centroids", {"clusters": {"k": 7}}),
     ("centroids", {"clusters": {"metric": "euclidean"}}),
@@ -405,18 +406,35 @@ def test_the_environment_sets_all_blocks_or_none(tmp_path: Path) -> None:
     assert settings.input.paths == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
-def test_the_example_file_names_every_key() -> None:
-    example = Path(__file__).parent.parent / "divorder.example.toml"
-    text = example.read_text()
+EXAMPLE = (Path(__file__).parent.parent / "divorder.example.toml").read_text(encoding="utf-8")
+
+
+def test_the_example_file_is_up_to_date() -> None:
+    assert example() == EXAMPLE, "python -m dagster_divorder.settings.example > divorder.example.toml"
     for key in valid_keys():
-        assert f"{key.rsplit('.', 1)[-1]} =" in text or f"[{key}]" in text, key
+        assert f"{key.rsplit('.', 1)[-1]} =" in EXAMPLE or f"[{key}]" in EXAMPLE, key
 
 
-def test_the_example_file_holds_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_file_holds_the_defaults_and_possible_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "copy.toml"
-    file.write_bytes((Path(__file__).parent.parent / "divorder.example.toml").read_bytes())
+    file.write_text(EXAMPLE)
     assert load_settings(file, environ={}) == load_settings(environ={})
+    for _, default in Settings():
+        for field in type(default).model_fields.values() if isinstance(default, BaseModel) else ():
+            for shown in field.examples or ():
+                TypeAdapter(field.rebuild_annotation()).validate_python(shown)
+
+
+def test_the_text_below_a_field_names_what_it_may_be() -> None:
+    for section, default in Settings():
+        for key, field in type(default).model_fields.items() if isinstance(default, BaseModel) else ():
+            words = re.findall(r"Literal\[([^]]*)\]", str(field.annotation))
+            text = EXAMPLE.partition(f"[{section}]")[2].partition(f"\n{key} =")[0]
+            for word in re.findall(r"'(\w+)'", " ".join(words)):
+                assert word in text, (section, key, word)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,8 @@ from dagster_divorder.settings.renamed import refuse_renamed
 from dagster_divorder.settings.sections import (
     KINDS,
     RULES,
-    Animation,
+    Advanced,
     AriComparison,
-    Automation,
-    ClusterMap,
     Clusters,
     Comparison,
     Deep,
@@ -60,32 +58,31 @@ class Settings(BaseSettings):
     )
 
     input: Annotated[Input, WrapValidator(one_or_several)] = Input()
-    store: Store = Store()
+    output: Output = Output()
+    exports: Exports = Exports()
+    sequence: Sequence = Sequence()
+    order: Order = Order()
+    packing: Packing = Packing()
+    clusters: Clusters = Clusters()
     model: Model = Model()
     embedding: Embedding = Embedding()
     deep: Deep = Deep()
-    gradients: Gradients = Gradients()
-    ari_comparison: AriComparison = AriComparison()
-    k_calibration: KCalibration = KCalibration()
-    clusters: Clusters = Clusters()
-    cluster_map: ClusterMap = ClusterMap()
     mixing: Mixing = Mixing()
     heldout: Heldout = Heldout()
     selection: Selection = Selection()
-    order: Order = Order()
-    packing: Packing = Packing()
-    sequence: Sequence = Sequence()
-    comparison: Comparison = Comparison()
-    evidence: Evidence = Evidence()
-    output: Output = Output()
-    exports: Exports = Exports()
-    animation: Animation = Animation()
+    gradients: Gradients = Gradients()
+    store: Store = Store()
     engine: Engine = Engine()
-    automation: Automation = Automation()
     refit: Rules = RULES
-    """When a fit is made again. auto: by its own rule, when it no longer describes the corpus; never: only under other
-    settings. For one run: `divorder run --refit NAME`."""
+    """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
+    rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
+    comparison: Comparison = Comparison()
+    ari_comparison: AriComparison = AriComparison()
+    k_calibration: KCalibration = KCalibration()
+    evidence: Evidence = Evidence()
+    advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
+    """Of every random choice; another seed gives another order that is just as good."""
 
     @model_validator(mode="before")
     @classmethod
@@ -253,5 +250,5 @@ class Settings(BaseSettings):
     @property
     def components(self) -> dict[str, int]:
         """Principal components by kind of vectors, 0 for all dimensions."""
-        components = dict.fromkeys(KINDS, self.embedding.pca)
-        return components if self.deep.pca is None else {**components, "deep": self.deep.pca}
+        given = self.embedding.pca
+        return dict.fromkeys(KINDS, 0) | (given if isinstance(given, dict) else dict.fromkeys(KINDS, given))

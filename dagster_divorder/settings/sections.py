@@ -61,6 +61,9 @@ class _Section(BaseModel):
 
 
 class Input(_Section):
+    """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
+    fields; one order holds all of them."""
+
     paths: Annotated[
         tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
@@ -69,11 +72,11 @@ class Input(_Section):
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. Any field may be named by the way to it through objects (structs):
     `meta.pile_set_name`; one whose own name is that comes first."""
-    source_field: str | None = Field(None, min_length=1)
+    source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
-    source: str | None = Field(None, min_length=1)
+    source: str | None = Field(None, examples=["books"], min_length=1)
     """In an [[input]] block, in place of source_field: the source of all records of this input."""
-    id_field: str | None = Field(None, min_length=1)
+    id_field: str | None = Field(None, examples=["id"], min_length=1)
     """Field of your own ids, strings or whole numbers: shown as `id` wherever documents are named, and a name that
     vectors of your own may be joined by."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
@@ -170,12 +173,14 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
 
 
 class Store(_Section):
+    """Where fragments, results and fits are kept: one store a corpus."""
+
     path: StorePlace = Path("data/store")
     """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits; can be deleted at the price of
     computing everything again."""
     wait: bool = True
     """A second run on the same store waits for the first one to end; false: it fails at once."""
-    cache: FolderPath | None = None
+    cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
     """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
     and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
     cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
@@ -183,11 +188,13 @@ class Store(_Section):
 
 
 class Output(_Section):
+    """The curated corpus: the records in their order."""
+
     path: OutputPlace = Path("data/curated")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus: this store's own, in which no other files of
     the same names lie."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    """auto writes the input's own kind, byte for byte."""
+    """auto writes the input's own kind, byte for byte; jsonl or parquet writes that."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
     sidecars: bool = False
@@ -198,15 +205,13 @@ class Output(_Section):
 
 
 class Model(_Section):
+    """The model that the corpus is for, or one that is trained here."""
+
     base: str = Field("bootstrap", min_length=1)
     """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
-    revision: str | None = Field(None, min_length=1)
+    revision: str | None = Field(None, examples=["9217f5db79a2"], min_length=1)
     """Of a Hugging Face id: the branch, tag or commit to use; a commit pins what the Hub serves. Unset: its main
     branch, whatever that is on the day."""
-    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
-    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
-    dim: int = Field(128, ge=2, le=8192)
-    """Width of the bootstrap table."""
 
     @model_validator(mode="after")
     def _revision_of_an_id(self) -> Self:
@@ -222,7 +227,12 @@ Kind = Literal["shallow", "deep", "external"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
+Components = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 class Embedding(_Section):
+    """The vectors that documents are clustered by."""
+
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
     your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
@@ -230,15 +240,15 @@ class Embedding(_Section):
     pooling: Literal["mean", "idf"] = "idf"
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""
-    path: FolderPath | None = None
+    path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
     nan_as_zero: bool = False
     """Of external ones: a row that holds NaN counts as a vector of zeros, a document without direction; false: it is an
     error."""
-    pca: int = Field(0, ge=0, le=MAX_COUNT)
+    pca: Components | dict[Kind, Components] = 0
     """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
-    dimensions are kept."""
+    dimensions are kept. { deep = 50 }: of one kind alone (shallow, deep or external)."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -248,32 +258,25 @@ class Embedding(_Section):
 
 
 class Deep(_Section):
-    model: str | None = Field(None, min_length=1)
+    """deep_embeddings: hidden states of a model as vectors."""
+
+    model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
     """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
-    revision: str | None = Field(None, min_length=1)
+    revision: str | None = Field(None, examples=["main"], min_length=1)
     """As model.revision, of deep.model."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
-    """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
-    sentence-transformers), else mean."""
+    """What of the last hidden states makes a vector: their mean, the last one, or that of the first token (cls). auto
+    is what the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens of a document that the model sees at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
     """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
     book counts, at its price."""
-    pca: int | None = Field(None, ge=0, le=MAX_COUNT)
-    """Principal components of the deep vectors alone; unset: as embedding.pca."""
-    stored: Literal["float32", "float16"] = "float32"
-    """float16 halves the disk at some 3 digits."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
     float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-    train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
-    rises."""
 
     @model_validator(mode="after")
     def _revision_of_an_id(self) -> Self:
@@ -286,7 +289,9 @@ class Deep(_Section):
 
 
 class Gradients(_Section):
-    model: str | None = Field(None, min_length=1)
+    """gradient_embeddings: what a document would change in a causal language model."""
+
+    model: str | None = Field(None, examples=["Qwen/Qwen3-0.6B-Base"], min_length=1)
     """Hugging Face id or directory of a causal language model, or `bootstrap`; named, gradient_embeddings is made
     whether a selection needs it or not. Unset: the model of deep_embeddings."""
     layers: int = Field(2, ge=1, le=4096)
@@ -296,11 +301,11 @@ class Gradients(_Section):
     """Tokens of a document that count, its first ones: length alone then makes fewer documents differ."""
     dims: int = Field(1024, ge=1, le=1 << 16)
     """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
-    stored: Literal["float32", "float16"] = "float32"
-    """float16 halves the disk at some 3 digits."""
 
 
 class Clusters(_Section):
+    """The topics."""
+
     k: int | Literal["auto"] = Field(30)
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends, or 30 where no number is clear (the nearest to it of those tried)."""
@@ -320,12 +325,10 @@ class Clusters(_Section):
 
 
 class KCalibration(_Section):
+    """k_calibration: how many clusters."""
+
     values: tuple[int, ...] = (5, 10, 15, 20, 30, 50, 75, 100)
     """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear which is best."""
-    fits: int = Field(3, ge=2, le=100)
-    """Clusterings of each, from other seeds and documents: a steadier recommendation at more time as it rises."""
-    sample: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that the silhouette is computed on; 0: all of them."""
 
     @field_validator("values")
     @classmethod
@@ -340,11 +343,11 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
+    """ari_comparison: whether two kinds of vectors see the same topics."""
+
     spaces: tuple[Kind, Kind] = ("shallow", "deep")
-    """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
-    using."""
-    sample: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that the silhouettes are computed on; 0: all of them."""
+    """Two kinds of vectors (shallow, deep, external): whether the second holds other structure than the first, and is
+    worth using."""
 
     @field_validator("spaces")
     @classmethod
@@ -354,26 +357,23 @@ class AriComparison(_Section):
         return spaces
 
 
-class ClusterMap(_Section):
-    sample: int = Field(20_000, ge=1, le=MAX_COUNT)
-    """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
-
-
 class Mixing(_Section):
+    """How often each record is trained on (docs/mixing.md)."""
+
     trait: str = Field("source", min_length=1)
     """Whose values have a share each in what is trained on: `cluster`, or a field of the input. Balanced like those of
     `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
     weights: (
         Literal["natural", "sqrt", "temperature", "unimax"] | dict[str, Annotated[float, Field(ge=0)]] | None
-    ) = None
+    ) = Field(None, examples=["temperature"])
     """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to
     the power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value
     that has fewer tokens is read again, one that has more only in part. Unset: every record once."""
     exponent: float = Field(0.3, gt=0, le=1)
     """Of `temperature`: 1 is natural, and shares become equal as it falls."""
-    total_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch; unset: as many as the values with a share have."""
-    max_repeats: int | None = Field(None, ge=1, le=10_000)
+    max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
 
     @field_validator("weights")
@@ -402,12 +402,14 @@ class Mixing(_Section):
 
 
 class Heldout(_Section):
-    share: float | None = Field(None, gt=0, le=0.5)
+    """Documents to validate on, kept out of training with their copies and near copies."""
+
+    share: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
     """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
     They stay the same when data is appended."""
     paths: Annotated[
         tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
-    ] = ()
+    ] = Field((), examples=[["validation.jsonl"]])
     """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
     out of training."""
 
@@ -421,20 +423,23 @@ class Heldout(_Section):
 
 
 class Selection(_Section):
+    """Which documents are trained on (docs/decisions/selection.md)."""
+
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """Which documents are trained on. none: all; spokes: those that together are the most diverse, and of quality;
     quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most; with
     order.separate_copies = "near" of near copies, too."""
-    documents: int | None = Field(None, ge=1, le=MAX_COUNT)
+    documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
     """How many are chosen."""
-    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
     """In place of `documents`: tokens of what is chosen, of which only what no whole document fits into is left."""
     vectors: Literal["gradient", "deep", "shallow"] = "gradient"
-    """By which documents are alike, as <vectors>_embeddings makes them; gradient: by what a model learns from them."""
-    quality: str | None = Field(None, min_length=1)
+    """What documents are compared by: shallow or deep vectors, as in embedding.kind, or what a model learns from them
+    (gradient), as <vectors>_embeddings makes them."""
+    quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     What is higher is better, from 0 on."""
-    min_quality: float | None = Field(None, ge=0)
+    min_quality: float | None = Field(None, examples=[0.5], ge=0)
     """Records of less quality, or of none, are never chosen; a budget that the others do not fill takes all of them.
     With method = "quality" it needs no budget."""
     alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
@@ -443,14 +448,6 @@ class Selection(_Section):
     partitions: int = Field(1, ge=1, le=1024)
     """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all,
     as it rises."""
-    steps: int = Field(20, ge=1, le=1000)
-    """Passes over the vectors at most."""
-    rate: float = Field(1.0, gt=0, le=10)
-    """Length of a step: up to 1 none overshoots; fewer steps, and less surely, as it rises."""
-    tolerance: float = Field(1e-4, ge=0, le=1)
-    """Steps end when the objective changes by no more than this."""
-    start: Literal["uniform", "quality"] = "uniform"
-    """Weights before the first step: all the same, or in proportion to quality."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -473,7 +470,6 @@ class Selection(_Section):
         needing = {
             'method is "quality"': self.method == "quality",
             f"alpha is {self.alpha}": any(self.alphas),
-            'start is "quality"': self.start == "quality",
             f"min_quality is {self.min_quality}": self.min_quality is not None,
         }
         if self.quality is None and any(needing.values()):
@@ -521,9 +517,11 @@ Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
 class Order(_Section):
+    """The order of the documents."""
+
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
@@ -538,7 +536,7 @@ class Order(_Section):
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
-    cut: tuple[str, ...] = ()
+    cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Ids of documents, your own or record ids, of which nothing more is packed: none of their tokens come after what
     is frozen. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
     `divorder cut` names those that some steps have read."""
@@ -549,7 +547,9 @@ class Order(_Section):
     """Records that are ordered as one, with some 300 bytes of memory each. More of them are dealt to equal shards, each
     of the corpus's own mix, which are ordered and packed apart and then follow one another; prefixes stray a little
     further from the mix as it falls."""
-    targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
+    targets: dict[str, dict[str, tuple[float, ...]]] = Field(
+        default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
+    )
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
 
     @model_validator(mode="before")
@@ -577,6 +577,8 @@ class Order(_Section):
 
 
 class Packing(_Section):
+    """How documents are packed into sequences."""
+
     method: Literal["concat", "best_fit", "related"] = "concat"
     """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
     similar documents into one sequence."""
@@ -588,6 +590,8 @@ class Packing(_Section):
 
 
 class Sequence(_Section):
+    """The training sequences and their order."""
+
     length: int = Field(8192, ge=1, le=1 << 31)
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
@@ -606,9 +610,11 @@ Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
 
 
 class Exports(_Section):
-    formats: tuple[Format, ...] = ()
-    """Formats that the training sequences are written in, a folder each below `path`, tokens and all; `text` for
-    trainers that tokenise themselves."""
+    """The training sequences, tokens and all, for trainers (docs/exports.md)."""
+
+    formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
+    """Formats that the training sequences are written in, a folder each below `path`, tokens and all: parquet,
+    megatron, olmo, ds, mds, litdata; text for trainers that tokenise themselves."""
     path: OutputPlace = Path("data/exports")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the exports."""
     shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
@@ -630,6 +636,8 @@ class Exports(_Section):
 
 
 class Comparison(_Section):
+    """strategy_comparison: every pair of these orders."""
+
     documents: tuple[Strategy, ...] = (
         "original",
         "random",
@@ -697,7 +705,10 @@ def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Evidence(_Section):
-    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """training_evidence (divorder prove): small models trained in several orders (docs/decisions/evidence.md). It
+    needs [heldout]."""
+
+    tokens: int | None = Field(None, examples=[4_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch that small models are trained on, the first of the plan, to see what its order does; unset:
     nothing is trained. Differences come out of the noise as it rises."""
     orders: Annotated[tuple[str, ...], AfterValidator(_trained_orders)] = (
@@ -714,14 +725,13 @@ class Evidence(_Section):
     """How often the tokens are read; the seam between two is where one order shows most."""
     seeds: int = Field(3, ge=1, le=100)
     """Trainings of each order, from other weights and with other shuffles; smaller differences show as it rises."""
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = ()
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
     """Each order is trained with each of them; none: the model's own."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """Of the learning rate, after it has risen over the first twentieth."""
-    batch: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """How the learning rate falls once it has risen over the first twentieth: as a cosine; constant: not at all."""
+    batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    budget_seconds: float | None = Field(None, gt=0, le=YEAR_SECONDS)
+    budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
     """Tokens are made fewer until all trainings fit into this time, by the speed of a few steps."""
 
 
@@ -751,24 +761,20 @@ def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
 Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterValidator(_rules)]
 
 
-class Animation(_Section):
-    frames: int = Field(600, ge=2, le=10_000)
-    """Pictures of each film; smoother, and longer to draw, as it rises."""
-    fps: int = Field(30, ge=1, le=120)
-    """Pictures a second."""
-
-
 class Engine(_Section):
-    """Where the work is done; no result depends on it."""
+    """Where the work is done (docs/cluster.md)."""
 
     kind: Literal["local", "ray"] = "local"
     """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
-    address: str | None = Field(None, min_length=1)
+    address: str | None = Field(None, examples=["10.0.0.1:6379"], min_length=1)
     """Of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine, else one
     that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
     """Processes at once, 0 for one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some
     400 MB each."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where models run and are trained: cpu, cuda or mps; auto takes a GPU where there is one."""
 
     @model_validator(mode="after")
     def _an_address_is_rays(self) -> Self:
@@ -780,10 +786,27 @@ class Engine(_Section):
         return self
 
 
-class Automation(_Section):
+class Advanced(_Section):
+    """What few corpora need."""
+
+    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
+    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
+    token_dims: int = Field(128, ge=2, le=8192)
+    """Width of the bootstrap table."""
+    decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
+    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
+    rises."""
+    stored: Literal["float32", "float16"] = "float32"
+    """How deep and gradient vectors are stored: float32; float16 halves their disk at some 3 digits."""
+    silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
+    """Documents that silhouettes are computed on; 0: all of them."""
+    map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
+    """Documents on the cluster map at most, drawn at random; a fuller map at more time as it rises."""
+    film_frames: int = Field(600, ge=2, le=10_000)
+    """Pictures of each film; smoother, and longer to draw, as it rises."""
     interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
     """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises. Dagster's daemon
     turns every five seconds, and a sensor of five is passed over where a turn comes a moment early."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
-    rises."""
+    """A changed input file has to be still for this long before Dagster's sensor starts a run; fewer runs on
+    half-written files as it rises."""

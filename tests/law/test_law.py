@@ -73,7 +73,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
     "refit": ({}, {"clusters": "never"}),
     "embedding.pooling": ("idf", "mean"),
-    "embedding.pca": (0, 2),
+    "embedding.pca": (0, 2, {"deep": 2}),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
@@ -112,13 +112,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
-    "animation.fps": (30, 1),
-    "animation.frames": (600, 2),
-    "ari_comparison.sample": (0, 5),
+    "advanced.film_frames": (600, 2),
     "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
-    "automation.interval_seconds": (4, 1),
-    "automation.settle_seconds": (10.0, 0.0),
-    "cluster_map.sample": (20_000, 1),
+    "advanced.interval_seconds": (4, 1),
+    "advanced.settle_seconds": (10.0, 0.0),
+    "advanced.map_documents": (20_000, 1),
     "clusters.algorithm": ("faiss", "minibatch"),
     "clusters.k": (3, 2, 5, "auto"),
     "clusters.metric": ("cosine", "euclidean"),
@@ -127,10 +125,9 @@ ALL_CHOICES = CHOICES | {
     "deep.dtype": ("float32", "auto", "bfloat16"),
     "deep.long_documents": ("truncate", "chunk"),
     "deep.max_tokens": (0, 5),
-    "deep.pca": (None, 2),
     "deep.pooling": ("auto", "last", "cls"),
-    "deep.stored": ("float32", "float16"),
-    "deep.train_tokens": (300, 0),
+    "advanced.stored": ("float32", "float16"),
+    "advanced.decoder_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
     "embedding.nan_as_zero": (False, True),
     "engine.workers": (0, 1),
@@ -142,12 +139,11 @@ ALL_CHOICES = CHOICES | {
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
-    "k_calibration.fits": (2, 3),
-    "k_calibration.sample": (0, 5),
+    "advanced.silhouette_documents": (0, 5),
     "k_calibration.values": ((2, 3), (2, 4, 6)),
     "mixing.exponent": (0.3, 1.0),
-    "model.dim": (8, 4),
-    "model.vocab_size": (512, 600),
+    "advanced.token_dims": (8, 4),
+    "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (0, 50, 300),
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "order.targets": (
@@ -162,10 +158,6 @@ ALL_CHOICES = CHOICES | {
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
     "selection.min_quality": (None, 0.5),
-    "selection.rate": (1.0, 3.0),
-    "selection.start": ("uniform", "quality"),
-    "selection.steps": (20, 1),
-    "selection.tolerance": (1e-4, 0.0),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
     "sequence.vectors": (64, 0, 3),
@@ -180,9 +172,9 @@ NOT_DRAWN = {
     *("heldout.paths", "input.source"),
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
-    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
+    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+    *("engine.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
 if is_long():
     CHOICES = ALL_CHOICES
@@ -363,7 +355,7 @@ class Law(RuleBasedStateMachine):
             "store": {"path": self.store.root},
             "output": {"path": self.folder / "out", "plot": False},
             "exports": {"path": self.folder / "exports"},
-            "model": {"vocab_size": 512, "dim": 8},
+            "advanced": {"vocab_size": 512, "token_dims": 8},
             "embedding": {"path": self.folder / "vectors.npy"},
             "sequence": {"length": 64, "batch": 2},
         }
@@ -608,7 +600,7 @@ def keep_what_goes_together(selection: dict[str, Any]) -> None:
     if selection["method"] == "none":
         del selection["documents"]
     if not selection["quality"]:
-        selection |= {"alpha": 0.0, "start": "uniform"}
+        selection["alpha"] = 0.0
         selection.pop("min_quality", None)
         if selection["method"] == "quality":
             selection["method"] = "random"

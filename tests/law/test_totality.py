@@ -66,6 +66,7 @@ TARGETS = [
 ]
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
+    "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
     "order.options": [
         {},
         {"within_cluster": "length-asc"},
@@ -205,11 +206,12 @@ path = "store"
 [output]
 path = "out"
 plot = false
-[model]
+[advanced]
 vocab_size = 512
-dim = 8
+token_dims = 8
+decoder_tokens = 2000
+film_frames = 2
 [deep]
-train_tokens = 2000
 dtype = "float32"
 [k_calibration]
 values = [2, 3]
@@ -220,8 +222,6 @@ length_bins = 5
 [sequence]
 length = 64
 batch = 2
-[animation]
-frames = 2
 [engine]
 workers = 1
 """
@@ -292,23 +292,19 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
 
 MOST: dict[str, Any] = {
     "seed": 2**63 - 1,
-    "ari_comparison.sample": 2**53,
-    "k_calibration.sample": 2**53,
+    "advanced.silhouette_documents": 2**53,
     "k_calibration.values": [2, 59, 60, 61, 10_000],
-    "cluster_map.sample": 2**53,
+    "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": sorted(STRATEGIES),
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
     "order.options": {"shards": 2**53, "buffer": 2**53},
-    "animation.fps": 120,
 }
 LEAST: dict[str, Any] = {
-    "ari_comparison.sample": 1,
-    "k_calibration.sample": 1,
-    "k_calibration.fits": 2,
+    "advanced.silhouette_documents": 1,
     "k_calibration.values": [2],
-    "cluster_map.sample": 1,
+    "advanced.map_documents": 1,
     "clusters.k": 1,
     "comparison.documents": ["original"],
     "comparison.sequences": ["original"],
@@ -316,7 +312,6 @@ LEAST: dict[str, Any] = {
     "sequence.batch": 1,
     "order.length_bins": 1,
     "order.options": {},
-    "animation.fps": 1,
 }
 
 

@@ -272,7 +272,11 @@ def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(150))
     whole, sampled = (
         compare(
-            embed(settings_of(tmp_path, ari_comparison={"sample": sample}), shallow="topics", deep="moods")
+            embed(
+                settings_of(tmp_path, advanced={"silhouette_documents": sample}),
+                shallow="topics",
+                deep="moods",
+            )
         )
         for sample in (0, 40)
     )

@@ -42,11 +42,14 @@ class Corpus:
         self.settings = settings
         self.store = LocalStore(settings.store.path)
 
-    def run(self, records: list[dict[str, Any]] | None = None, *asked: Any, **cluster_map: Any) -> Receipt:
+    def run(
+        self, records: list[dict[str, Any]] | None = None, *asked: Any, map_documents: int | None = None
+    ) -> Receipt:
         if records is not None:
             write_jsonl(self.path, records)
-        changed = self.settings.cluster_map.model_copy(update=cluster_map)
-        self.settings = self.settings.model_copy(update={"cluster_map": changed})
+        if map_documents:
+            changed = self.settings.advanced.model_copy(update={"map_documents": map_documents})
+            self.settings = self.settings.model_copy(update={"advanced": changed})
         settings = self.settings.refitting(*asked)
         self.receipts = run_all(settings, Silent(), GRAPH.needed(settings, "cluster_map"))
         return self.receipts["cluster_map"]
@@ -169,7 +172,7 @@ def test_it_does_not_matter_in_how_many_runs_documents_came(
 
 
 def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
-    corpus.run(RECORDS, sample=30)
+    corpus.run(RECORDS, map_documents=30)
     before = corpus.places()
     assert list(before) == corpus.documents()[0][:30]
     receipt = corpus.run(RECORDS + MORE)
@@ -286,7 +289,7 @@ def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> Non
 def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
     make_corpus: Callable[..., Corpus], tmp_path: Path
 ) -> None:
-    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, cluster_map={"sample": 50})
+    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, advanced={"map_documents": 50})
     out = tmp_path / "out"
 
     def make_output() -> set[str]:

@@ -23,9 +23,9 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 
 SMALL: dict[str, Any] = {
-    "model": {"vocab_size": 512, "dim": 8},
+    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 4_000},
     "embedding": {"kind": "auto", "pca": 4},
-    "deep": {"train_tokens": 4_000, "dtype": "float32"},
+    "deep": {"dtype": "float32"},
     "k_calibration": {"values": (2, 4)},
     "clusters": {"k": "auto"},
     "order": {"length_bins": 5},

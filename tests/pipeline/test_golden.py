@@ -158,7 +158,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         input={"paths": [str(corpus)], "id_field": "source"},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 8},
+        advanced={"vocab_size": 512, "token_dims": 8},
         deep={"train_tokens": 8_000, "dtype": "float32"},
         k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},

@@ -359,7 +359,7 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
 @pytest.mark.parametrize("stage", ["k_calibration", "strategy_comparison"])
 def test_evidence_is_made_with_documents_held_out(tmp_path: Path, make_settings: Make, stage: str) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    settings = make_settings(heldout={"share": SHARE}, k_calibration={"values": (2, 4), "fits": 2})
+    settings = make_settings(heldout={"share": SHARE}, k_calibration={"values": (2, 4)})
     run = ran(settings, stage)
     # How many clusters there are is a question to all documents.
     assert run.receipt(stage).figures["documents"] == 80
@@ -424,11 +424,10 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     settings = make_settings(
         heldout=heldout,
         mixing={"trait": trait},
-        model={"vocab_size": 2048},
+        advanced={"vocab_size": 2048, "decoder_tokens": 2000},
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
-        deep={"train_tokens": 2000},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )
     stages = ("curated_output", "exports", "near_duplicates", "cluster_table")

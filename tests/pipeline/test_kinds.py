@@ -23,10 +23,10 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 KINDS: dict[str, dict[str, Any]] = {
     "deep": {
-        "embedding": {"kind": "deep"},
-        "deep": {"pca": 3, "stored": "float16"},
+        "embedding": {"kind": "deep", "pca": {"deep": 3}},
+        "advanced": {"stored": "float16"},
     },
-    "auto": {"embedding": {"kind": "auto", "pca": 2}, "deep": {"pca": 0}, "clusters": {"k": "auto"}},
+    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": "auto"}},
     "external": {"embedding": {"kind": "external", "pca": 2}},
 }
 MEASURES = ("ari_comparison", "k_calibration")

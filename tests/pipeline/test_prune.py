@@ -86,7 +86,10 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     tmp_path: Path, make_settings: Make
 ) -> None:
     settings = make_settings(
-        deep={"train_tokens": 2_000, "dtype": "float32"}, refit={"clusters": "never"}, output={"plot": True}
+        deep={"dtype": "float32"},
+        advanced={"decoder_tokens": 2_000},
+        refit={"clusters": "never"},
+        output={"plot": True},
     )
     store = LocalStore(settings.store.path)
     stages = GRAPH.needed(settings, "curated_output", "ari_comparison", "ordering_report")

@@ -96,8 +96,8 @@ def test_every_number_of_components_is_a_space_of_its_own(corpus: Path, make_set
     for number, key in zip((0, 3, 2), keys, strict=True):
         again = cluster(make_settings(embedding={"pca": number}))
         assert (again["key"], again["new_documents"]) == (key, 0)
-    deep = cluster(make_settings(embedding={"pca": 2}, deep={"pca": 3}))
-    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "deep.pca is of the deep space alone"
+    deep = cluster(make_settings(embedding={"pca": {"shallow": 2, "deep": 3}}))
+    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "that of the deep space is of it alone"
 
 
 def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:

@@ -183,7 +183,8 @@ def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings
     settings = selecting(make_settings, corpus, documents=60, vectors="gradient")
     settings = settings.model_copy(
         update={
-            "deep": settings.deep.model_copy(update={"train_tokens": 2_000, "dtype": "float32"}),
+            "advanced": settings.advanced.model_copy(update={"decoder_tokens": 2_000}),
+            "deep": settings.deep.model_copy(update={"dtype": "float32"}),
             "gradients": settings.gradients.model_copy(update={"dims": 64, "max_tokens": 32}),
         }
     )

@@ -441,11 +441,13 @@ def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
 
 def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
-    embedding, model = settings.embedding, settings.model
-    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
+    embedding, model, advanced = settings.embedding, settings.model, settings.advanced
+    sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        # As it was before [refit], so that reports keep their keys.
+        "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
+        "model": [model.base, advanced.vocab_size, advanced.token_dims, settings.deep_model],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.k,
         "source_field": settings.input.source_field,

@@ -161,13 +161,13 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.checkpoint import embedding_table
     from dagster_divorder.models.tokenize import load_encoder
 
-    model = run.settings.model
+    advanced = run.settings.advanced
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
     texts = sample_texts(run.store, run.view, rows, SAMPLE_BYTES)
     checkpoint = _checkpoint(run)
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
-    with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+    with run.store.scratch(4 * advanced.vocab_size * advanced.token_dims, "the base model") as folder:
         if checkpoint:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
             encoder = load_encoder(directory, sample=texts)
@@ -179,8 +179,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             report = train(
                 texts,
                 folder,
-                vocab_size=model.vocab_size,
-                dim=model.dim,
+                vocab_size=advanced.vocab_size,
+                dim=advanced.token_dims,
                 seed=run.settings.seed,
                 progress=run.progress,
             )
@@ -266,10 +266,15 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 
 def _base_model_settings(settings: Settings) -> dict[str, Any]:
-    model = settings.model
+    model, advanced = settings.model, settings.advanced
     if model.base != BOOTSTRAP:
         return {"base": model.base, "revision": model.revision}
-    return {"base": model.base, "vocab_size": model.vocab_size, "dim": model.dim, "seed": settings.seed}
+    return {
+        "base": model.base,
+        "vocab_size": advanced.vocab_size,
+        "dim": advanced.token_dims,
+        "seed": settings.seed,
+    }
 
 
 def _amount(settings: Settings, size: Size) -> float:
@@ -277,7 +282,7 @@ def _amount(settings: Settings, size: Size) -> float:
     grows with the vocabulary."""
     if settings.model.base != BOOTSTRAP:
         return 1.0
-    return SAMPLE_BYTES * (0.5 + settings.model.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
+    return SAMPLE_BYTES * (0.5 + settings.advanced.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
 
 
 BASE_MODEL = PinnedFit(

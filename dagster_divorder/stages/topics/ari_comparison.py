@@ -216,7 +216,7 @@ def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _C
     for part, vectors in each("assigning"):
         labels[part], distances[part] = assign(vectors, made)
     measured = np.zeros(view.document_rows, bool)
-    measured[rows[: settings.ari_comparison.sample or len(rows)]] = True
+    measured[rows[: settings.advanced.silhouette_documents or len(rows)]] = True
 
     def passes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for part, vectors in each("silhouettes"):
@@ -338,7 +338,7 @@ def _count(settings: Settings) -> int:
 def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:
     return {
         "spaces": settings.ari_comparison.spaces,
-        "sample": settings.ari_comparison.sample,
+        "sample": settings.advanced.silhouette_documents,
         "k": _count(settings),
         "algorithm": settings.clusters.algorithm,
         "metric": settings.clusters.metric,

@@ -154,7 +154,7 @@ def _number_is_clear(run: Run) -> Finding:
         passed=clear,
         text=f"{found[0].upper()}{found[1:]}.",
         remedy="set clusters.k by what the order gains (the table of k_calibration), or try fewer "
-        "k_calibration.values, further apart, with more k_calibration.fits",
+        "k_calibration.values, further apart",
         figures={"k": facts["k"]},
     )
 

@@ -1,6 +1,6 @@
 """shallow_components, deep_components, external_components: principal components of a kind of vectors.
 
-With `embedding.pca` (`deep.pca`) vectors are clustered along their principal components, a pinned fit of their own
+With `embedding.pca` vectors are clustered along their principal components, a pinned fit of their own
 that is made again as clusters are (`refit.clusters`). Here is also which vectors are clustered (`embedding.kind`), and
 the space that they make.
 """

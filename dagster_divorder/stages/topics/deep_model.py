@@ -2,7 +2,7 @@
 model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
 
 The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
-the base model that it rests on, another `deep.train_tokens` or another seed, or as `refit.decoder` says. Of a
+the base model that it rests on, another `advanced.decoder_tokens` or another seed, or as `refit.decoder` says. Of a
 checkpoint the fit holds what names its content, and how its tokenizer is run.
 """
 
@@ -198,7 +198,7 @@ def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
 
     view, tokens = run.view, run.files("token_counts")
     lengths = tokens.column(view.documents, "lengths")
-    pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
+    pairs = plan(lengths[rows], run.settings.advanced.decoder_tokens, seed=run.settings.seed)
     row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
     ids = np.zeros(0, np.uint16)
     for spans, inside, stored in tokens.at(view.documents, row):
@@ -220,7 +220,7 @@ def _deep_model_settings(settings: Settings, stage: str) -> dict[str, Any]:
     model, revision, _ = _asked(settings, stage)
     if model != BOOTSTRAP:
         return {"model": model, "revision": revision}
-    return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
+    return {"train_tokens": settings.advanced.decoder_tokens, "seed": settings.seed}
 
 
 def _inputs(run: Run, stage: str) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _amount(settings: Settings, size: Size, stage: str) -> float:
     """Tokens that a decoder is trained on; loading torch takes as long as START_TOKENS of them."""
     if _asked(settings, stage)[0] != BOOTSTRAP:
         return 1.0
-    return START_TOKENS + min(size.tokens, settings.deep.train_tokens)
+    return START_TOKENS + min(size.tokens, settings.advanced.decoder_tokens)
 
 
 def _model(stage: str, description: str) -> PinnedFit:

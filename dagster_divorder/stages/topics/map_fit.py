@@ -1,7 +1,7 @@
 """map_fit: the map that documents are shown on, fitted to a sample of them by UMAP.
 
-The sample is the `cluster_map.sample` documents with the smallest ids, a random one. Only a fit needs umap-learn: where
-that cannot be imported there is no map, and the note says what to do.
+The sample is the `advanced.map_documents` documents with the smallest ids, a random one. Only a fit needs umap-learn:
+where that cannot be imported there is no map, and the note says what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTE = "note.json"
 
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    rows = fit_rows(run, "map_fit", run.settings.cluster_map.sample)
+    rows = fit_rows(run, "map_fit", run.settings.advanced.map_documents)
     return document_ids(run.store, run.view)[rows], rows
 
 
@@ -73,14 +73,14 @@ MAP_FIT = PinnedFit(
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
-    settings=lambda settings: {"sample": settings.cluster_map.sample, "seed": settings.seed},
+    settings=lambda settings: {"sample": settings.advanced.map_documents, "seed": settings.seed},
     inputs=_inputs,
     doing="fitting the map",
     compute=_fit_map,
     refit="cluster_map",
     can_be_made=lambda: why_no_map() is None,
     drift=another_corpus,
-    amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
+    amount=lambda settings, size: min(size.documents, settings.advanced.map_documents),
     facts=lambda run, files: {
         "space": chosen_space_key(run),
         "note": orjson.loads(files[NOTE]) if NOTE in files else None,
