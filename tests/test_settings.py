@@ -6,7 +6,7 @@ import re
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -16,7 +16,9 @@ from dagster_divorder.settings import Input, Settings, load_settings, refuse_ove
 from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.sections import Format
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.write.exports import FORMATS
 
 
 def test_defaults_run_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +223,10 @@ def test_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     file.write_text("[sequence\n")
     with pytest.raises(SettingsError, match=r"own\.toml is not valid TOML"):
         load_settings(file, environ={})
+
+
+def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
+    assert get_args(Format) == tuple(FORMATS)
 
 
 def test_settings_are_frozen() -> None:
