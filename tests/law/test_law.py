@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,13 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.corpus import file_states, ingest, inputs
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
@@ -51,7 +51,7 @@ from dagster_divorder.store.pointers import write_pointer
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import TOPICS, examples, is_long, topic_text
-from tests.law.test_totality import fields
+from tests.law.test_totality import candidates, environment, fields
 
 STEPS = 12
 PER_DOCUMENT = (
@@ -117,19 +117,14 @@ ALL_CHOICES = CHOICES | {
     "advanced.interval_seconds": (4, 1),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),
-    "clusters.algorithm": ("faiss", "minibatch"),
     "clusters.k": (3, 2, 5, "auto"),
-    "clusters.metric": ("cosine", "euclidean"),
     "comparison.documents": (("original", "round_robin"), ("stratified",)),
     "comparison.sequences": (("original", "random"), ("balanced",)),
     "deep.dtype": ("float32", "auto", "bfloat16"),
-    "deep.long_documents": ("truncate", "chunk"),
     "deep.max_tokens": (0, 5),
     "deep.pooling": ("auto", "last", "cls"),
-    "advanced.stored": ("float32", "float16"),
     "advanced.decoder_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
-    "embedding.nan_as_zero": (False, True),
     "engine.workers": (0, 1),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text"), ("litdata", "mds")),
     "exports.micro_batch": (1, 2),
@@ -154,14 +149,12 @@ ALL_CHOICES = CHOICES | {
     "output.format": ("auto", "jsonl"),
     "output.plot": (False, True),
     "output.shard_bytes": (2 << 30, 700),
-    "output.sidecars": (False, True),
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
     "selection.min_quality": (None, 0.5),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
     "sequence.vectors": (64, 0, 3),
-    "store.wait": (True, False),
 }
 """Of `make test-long`."""
 NOT_DRAWN = {
@@ -175,6 +168,25 @@ NOT_DRAWN = {
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("engine.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+}
+
+
+def own_choices(name: str, values: list[Any]) -> tuple[Any, ...]:
+    """The default of a field and the smallest other value that its type has and settings accept."""
+    default: Any = Settings()
+    for part in name.split("."):
+        default = getattr(default, part)
+    for value in candidates(values, default):
+        with suppress(SettingsError):
+            load_settings(environ=environment((name, value)))
+            return (default, value)
+    raise AssertionError(f"no value of {name} is accepted alone: add some to ALL_CHOICES, or NOT_DRAWN")
+
+
+ALL_CHOICES |= {
+    name: own_choices(name, values)
+    for name, values in fields()
+    if name not in ALL_CHOICES and name not in NOT_DRAWN
 }
 if is_long():
     CHOICES = ALL_CHOICES
@@ -642,6 +654,7 @@ def fast_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_field_is_drawn_in_the_long_run() -> None:
     assert set(ALL_CHOICES) | NOT_DRAWN == {name for name, _ in fields()}
+    assert all(len(set(map(repr, values))) > 1 for name, values in ALL_CHOICES.items() if name not in CHOICES)
 
 
 def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) -> None:

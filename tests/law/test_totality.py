@@ -154,23 +154,28 @@ def values_of(annotation: Any) -> list[Any]:
     raise AssertionError(f"no values for {annotation}: add them to BY_HAND")
 
 
+def candidates(values: list[Any], here: Any) -> list[Any]:
+    """The values of a field that are most likely to be accepted and to make a difference: small ones."""
+
+    def size(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return 0
+        return abs(math.log(abs(value) + 1e-9)) if math.isfinite(value) else math.inf
+
+    return sorted((value for value in values if value != here), key=size)
+
+
 def fields() -> Iterator[tuple[str, list[Any]]]:
+    """Every field, and values to try: of its type, where none are in BY_HAND."""
     for section, field in Settings.model_fields.items():
         inner = field.annotation
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            yield section, BY_HAND[section] if section in BY_HAND else values_of(inner)
+            yield section, BY_HAND.get(section) or values_of(inner)
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"
-            strategy = key in ("strategy",)
-            yield (
-                name,
-                BY_HAND[name]
-                if name in BY_HAND
-                else sorted(STRATEGIES)
-                if strategy
-                else values_of(of.annotation),
-            )
+            by_hand = BY_HAND.get(name, sorted(STRATEGIES) if key == "strategy" else None)
+            yield name, values_of(of.annotation) if by_hand is None else by_hand
 
 
 CHANGES = [(name, value) for name, values in fields() for value in values]
