@@ -11,12 +11,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from dagster_divorder.errors import SettingsError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
 from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
-from dagster_divorder.settings.sections import Format
+from dagster_divorder.settings.renamed import RENAMED
+from dagster_divorder.settings.sections import RULES, Format
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
 
@@ -325,6 +326,42 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy_key("grid_shuffle") == {"shards": 64, "version": 2}
     assert settings.strategy("bin_packing").reads == {"sequence_length"}
     assert settings.strategy("block_shuffle").reads == {"batch"}
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
+    assert old not in valid_keys()
+    section, key = old.split(".")
+    said = re.escape(f"{old} is now {new}" if new[0] != "(" else f"{old} is no longer a setting {new}")
+    (tmp_path / "own.toml").write_text(f'[{section}]\n{key} = "now"\n')
+    with pytest.raises(SettingsError, match=rf"own\.toml or the environment: {said}"):
+        load_settings(tmp_path / "own.toml", {})
+    variable = f"DIVORDER_{section}__{key}".upper()
+    with pytest.raises(SettingsError, match=f"environment variable {variable}: {said}"):
+        load_settings(environ={variable: "now"})
+    with pytest.raises(ValidationError, match=said):
+        Settings(**{section: {key: "now"}})
+    place, _, name = new.partition(".")
+    assert new[0] == "(" or (name in RULES if place == "refit" else new in valid_keys())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'clusters = "now"',
+            'refit.clusters = \'now\': expected "auto" or "never"; for one run: divorder run',
+        ),
+        ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'decoder', 'bins'"),
+    ],
+)
+def test_a_rule_is_auto_or_never_of_a_fit_that_there_is(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f"[refit]\n{text}\n")
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(tmp_path / "own.toml", {})
+    with pytest.raises(InputError, match=r"refit is 'cluster'; expected one of model, .* mean 'clusters'"):
+        Settings().refitting("cluster")
+    assert load_settings(environ={"DIVORDER_REFIT__BINS": "never"}).refit == {**RULES, "bins": "never"}
 
 
 def test_asking_for_a_refit_changes_no_fingerprint() -> None:

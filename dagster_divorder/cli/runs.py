@@ -521,7 +521,6 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
     parser.add_argument("--open", action="store_true", help="then open it, and the films, in a browser")
-    add_refit(parser)
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
@@ -561,7 +560,7 @@ VERBS = (
         "divorder stats",
         "a run without its output and exports",
         lambda options: stats(settings_of(options), details=options.details),
-        _add_run,
+        _add_details,
     ),
     Verb(
         "summary",

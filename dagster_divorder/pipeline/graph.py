@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
 
@@ -38,28 +37,15 @@ class Graph(Mapping[str, Stage]):
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
         """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
-        that make none all, with the fits that `settings.refitting` asks for.
-
-        Raises:
-            InputError: these settings have no such fit.
-        """
+        that make none all, with the fits that `settings.refitting` asks for."""
         if stages or OUTPUT not in self:
             return self._closure(settings, stages or self.upstream(settings))
         needed = self._closure(settings, [OUTPUT])
-        asked = [fit for fit, rule in settings.refit.items() if rule == "now"]
-        others = [name for fit in asked for name in self._stages_of_fit(settings, fit, needed)]
-        return self._closure(settings, [OUTPUT, *others]) if others else needed
-
-    def _stages_of_fit(self, settings: Settings, fit: str, needed: Collection[str]) -> list[str]:
-        """The stages that make a fit, beyond those that are needed; none where some of them are."""
-        stages = [
-            name
-            for name in self.upstream(settings)
-            if isinstance(stage := self[name], PinnedFit) and stage.refit == fit
-        ]
-        if not stages:
-            raise InputError(f"refit names {fit!r}, which these settings do not have; leave it out")
-        return stages if set(needed).isdisjoint(stages) else []
+        for fit in (name for name, rule in settings.refit.items() if rule == "now"):
+            makers = [name for name in self.upstream(settings) if getattr(self[name], "refit", None) == fit]
+            if set(needed).isdisjoint(makers):
+                needed = self._closure(settings, [*needed, *makers])
+        return needed
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an

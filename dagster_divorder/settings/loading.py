@@ -14,14 +14,15 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource
 from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings.model import ENV_PREFIX, Settings
+from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 from dagster_divorder.settings.renamed import renamed
 
+ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
 
@@ -163,9 +164,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
 
 
+class _Environment(Settings, BaseSettings):
+    """The settings as variables of the environment name them."""
+
+
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
     """What the environment sets, over the `data` of the file."""
-    source = EnvSettingsSource(Settings)
+    source = EnvSettingsSource(_Environment, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     try:
         given = source()

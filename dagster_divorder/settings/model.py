@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, WrapValidator, field_serializer, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WrapValidator,
+    field_serializer,
+    model_validator,
+)
 
 from dagster_divorder.core.order import STRATEGIES, Strategy
 from dagster_divorder.core.order.strategies import check_follows_targets
@@ -44,18 +51,11 @@ from dagster_divorder.settings.sections import (
     trained_order,
 )
 
-ENV_PREFIX = "DIVORDER_"
 
-
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: Annotated[Input, WrapValidator(one_or_several)] = Input()
     output: Output = Output()
@@ -145,18 +145,6 @@ class Settings(BaseSettings):
                 f"{', '.join(sorted(declared)) or 'none'}{nearest(option, declared)}"
             )
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword arguments alone decide when Python builds the object; load_settings hands in file and environment."""
-        return (init_settings,)
 
     def strategy(self, name: str) -> Strategy:
         """A strategy with those of `order.options` that it declares."""

@@ -86,7 +86,7 @@ def test_every_kind_of_vectors(
     clustered = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())["space"]
     vectors = load_results(settings.store.path).embeddings
     assert np.array_equal(np.load(settings.output.path / "embeddings.npy"), vectors)
-    assert vectors.dtype == (np.float16 if "stored" in sections.get("deep", {}) else np.float32)
+    assert vectors.dtype == (np.float16 if "advanced" in sections else np.float32)
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=2e-3)
 
     store = LocalStore(settings.store.path)

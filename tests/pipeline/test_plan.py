@@ -198,6 +198,15 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
 
 
+def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    assert "map_fit" not in planned(make_plan(settings))
+    asked = make_plan(settings.refitting("cluster_map"))
+    assert planned(asked)["map_fit"] == ("all", 80)
+    assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
+    assert planned(asked).keys() == {*planned(make_plan(settings)), "map_fit"}
+
+
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
 
