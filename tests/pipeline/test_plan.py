@@ -200,6 +200,7 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
 
 def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
+    run(settings)
     assert "map_fit" not in planned(make_plan(settings))
     asked = make_plan(settings.refitting("cluster_map"))
     assert planned(asked)["map_fit"] == ("all", 80)
