@@ -837,7 +837,9 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
             proposed.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
             settings = load_settings(proposed)
         places = {"store": "store", "output": "curated", "exports": "exports"}
-        here = {section: {"path": Path.cwd() / "divorder" / name} for section, name in places.items()}
+        given: dict[str, dict[str, Any]] = {
+            section: {"path": Path.cwd() / "divorder" / name} for section, name in places.items()
+        }
     else:
         settings = load_settings(config)
         if isinstance(settings.input, Inputs):
@@ -845,7 +847,7 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
                 f"{file} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
                 "settings of one input"
             )
-        given = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
-        here = {"input": {"paths": tuple(given)}}
-    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in here.items()}
+        here = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
+        given = {"input": {"paths": tuple(here)}}
+    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in given.items()}
     return settings.model_copy(update=sections)

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.settings.model import Settings
-from dagster_divorder.settings.sections import declaring
 
 WIDTH = 110
 HEAD = """\
@@ -72,11 +71,13 @@ def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _options_of_strategies() -> str:
-    """What strategies declare, by option."""
-    options = {name: field for one in STRATEGIES.values() for name, field in one.Options.model_fields.items()}
-    return " " + "; ".join(
-        f"{name} ({', '.join(declaring(name))}): {_toml(field.get_default())}"
-        for name, field in options.items()
+    """The options that strategies declare, with their defaults."""
+    declared: dict[str, list[str]] = {}
+    for strategy in STRATEGIES.values():
+        for name, field in strategy.Options.model_fields.items():
+            declared.setdefault(f"{name} = {_toml(field.get_default())}", []).append(strategy.name)
+    return " The defaults: " + "; ".join(
+        f"{option} ({', '.join(names)})" for option, names in declared.items()
     )
 
 

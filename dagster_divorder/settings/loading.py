@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
@@ -167,10 +167,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 class _Environment(Settings, BaseSettings):
     """The settings as variables of the environment name them."""
 
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
     """What the environment sets, over the `data` of the file."""
-    source = EnvSettingsSource(_Environment, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+    source = EnvSettingsSource(_Environment)
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     try:
         given = source()
