@@ -196,7 +196,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
         ),
-        ('[exports]\nformats = "ds"', "exports.formats = 'ds': Input should be a list"),
+        ('[exports]\nformats = "ds"', "exports.formats = 'ds': Input should be a list, in the environment as JSON"),
     ],
 )
 def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(

@@ -20,7 +20,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import NoDecode
 
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
@@ -64,9 +63,9 @@ class Input(_Section):
     """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
     fields; one order holds all of them."""
 
-    paths: Annotated[
-        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
-    ] = ("data/sample/docs.jsonl",)
+    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = (
+        "data/sample/docs.jsonl",
+    )
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
     (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
@@ -405,9 +404,9 @@ class Heldout(_Section):
     share: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
     """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
     They stay the same when data is appended."""
-    paths: Annotated[
-        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
-    ] = Field((), examples=[["validation.jsonl"]])
+    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = Field(
+        (), examples=[["validation.jsonl"]]
+    )
     """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
     out of training."""
 
