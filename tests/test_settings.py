@@ -6,7 +6,7 @@ import re
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -196,7 +196,10 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
         ),
-        ('[exports]\nformats = "ds"', "exports.formats = 'ds': Input should be a list, in the environment as JSON"),
+        (
+            '[exports]\nformats = "ds"',
+            "exports.formats = 'ds': Input should be a list, in the environment as JSON",
+        ),
     ],
 )
 def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(
@@ -480,31 +483,16 @@ def test_the_text_below_a_field_names_what_it_may_be() -> None:
                 assert word in text, (section, key, word)
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"model": {"revision": "v1"}},
-        {"deep": {"revision": "v1"}},
-        {"deep": {"revision": "v1", "model": "bootstrap"}},
-        {"model": {"base": "org/model", "revision": ""}},
-    ],
-)
-def test_a_revision_needs_the_id_that_it_is_of(sections: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="revision"):
-        Settings(**sections)
-
-
 def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() -> None:
     plain = Settings(model={"base": "org/model"})
-    pinned = Settings(model={"base": "org/model", "revision": "v1"})
+    pinned = Settings(model={"base": "org/model@v1"})
     changed = {
         stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
     }
     assert changed == {"base_model", "deep_model"}
-    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model", "revision": "v1"})
+    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
     changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
     assert changed == {"deep_model"}
-    assert (plain.deep_revision, pinned.deep_revision, deep.deep_revision) == (None, "v1", "v1")
 
 
 def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,11 +231,6 @@ class Settings(BaseModel):
         return self.deep.model or self.model.base
 
     @property
-    def deep_revision(self) -> str | None:
-        """Revision of `deep_model`."""
-        return self.deep.revision if self.deep.model else self.model.revision
-
-    @property
     def components(self) -> dict[str, int]:
         """Principal components by kind of vectors, 0 for all dimensions."""
         given = self.embedding.pca

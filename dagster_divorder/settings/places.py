@@ -129,6 +129,12 @@ def why_unusable(path: str) -> str | None:
     return None
 
 
+def id_and_revision(model: str) -> tuple[str, str | None]:
+    """A model as settings name it, and the revision behind its Hugging Face id; None where there is none."""
+    name, _, revision = model.partition("@")
+    return (model, None) if os.path.isabs(model) or not revision else (name, revision)
+
+
 def no_empty_path(value: Any) -> Any:
     """A path, or several, of which none is empty: that would stand for the working directory."""
     for path in [value] if isinstance(value, (str, Path)) else value or ():

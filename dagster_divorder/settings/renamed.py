@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+BEHIND = '(it stands behind the id: "org/name@revision")'
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",
@@ -16,6 +17,8 @@ RENAMED: dict[str, str] = {
     "k_calibration.refit": "refit.k_calibration",
     "model.vocab_size": "advanced.vocab_size",
     "model.dim": "advanced.token_dims",
+    "model.revision": BEHIND,
+    "deep.revision": BEHIND,
     "deep.train_tokens": "advanced.decoder_tokens",
     "deep.stored": "advanced.stored",
     "gradients.stored": "advanced.stored",

@@ -205,18 +205,8 @@ class Model(_Section):
     """The model that the corpus is for, or one that is trained here."""
 
     base: str = Field("bootstrap", min_length=1)
-    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
-    revision: str | None = Field(None, examples=["9217f5db79a2"], min_length=1)
-    """Branch, tag or commit of a Hugging Face id; a commit pins what the Hub serves. Unset: the main branch, as it is
-    on the day."""
-
-    @model_validator(mode="after")
-    def _revision_of_an_id(self) -> Self:
-        if self.revision and self.base == "bootstrap":
-            raise ValueError(
-                'revision names a state of a Hugging Face id, and base is "bootstrap"; remove it'
-            )
-        return self
+    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download). Behind an id
+    may stand a branch, tag or commit: `org/name@revision`; a commit pins what the Hub serves."""
 
 
 Kind = Literal["shallow", "deep", "external"]
@@ -258,9 +248,7 @@ class Deep(_Section):
     """deep_embeddings: hidden states of a model as vectors."""
 
     model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
-    """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
-    revision: str | None = Field(None, examples=["main"], min_length=1)
-    """Branch, tag or commit of deep.model, as model.revision."""
+    """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
     """What of the last hidden states makes a vector: their mean, the last one, or that of the first token (cls). auto
     is what the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
@@ -274,15 +262,6 @@ class Deep(_Section):
     bfloat16 where that is fast (AMX), else float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-
-    @model_validator(mode="after")
-    def _revision_of_an_id(self) -> Self:
-        if self.revision and self.model in (None, "bootstrap"):
-            raise ValueError(
-                f"revision names a state of a Hugging Face id, and model is {self.model or 'unset'}; remove it "
-                "(model.revision is that of model.base)"
-            )
-        return self
 
 
 class Gradients(_Section):

@@ -163,7 +163,7 @@ NOT_DRAWN = {
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     *("heldout.paths", "input.source"),
-    *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
+    *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs

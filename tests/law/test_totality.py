@@ -120,11 +120,9 @@ BY_HAND: dict[str, list[Any]] = {
     "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
-    "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
+    "deep.model": ["", "bootstrap", "/dev/null", "no/where", "no/where@main", "no/where@../..", "a@"],
     "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
-    "model.revision": ["", "main", "\0"],
-    "deep.revision": ["", "main", "../.."],
     "engine.kind": ["local", "nope"],  # Ray has tests of its own
     "engine.address": ["", "nope", "127.0.0.1:1"],
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
@@ -267,10 +265,9 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed
+    # Workers of this machine have no address, nothing is mixed
     # or chosen, and the input is one alone.
     alone = (
-        ".revision",
         ".address",
         "input.source",
         ".total_tokens",

@@ -23,6 +23,7 @@ from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, docu
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Size, load_fitted
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, model_path
@@ -133,8 +134,8 @@ def _locate(settings: Settings) -> Path | None:
     """Where the checkpoint lies that `model.base` names; None for the bootstrap model, which lies in the fit itself."""
     from dagster_divorder.models.checkpoint import locate
 
-    model = settings.model
-    return None if model.base == BOOTSTRAP else locate(model.base, revision=model.revision)
+    base = settings.model.base
+    return None if base == BOOTSTRAP else locate(base)
 
 
 def _checkpoint(run: Run) -> dict[str, Any]:
@@ -266,11 +267,11 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 
 def _base_model_settings(settings: Settings) -> dict[str, Any]:
-    model, advanced = settings.model, settings.advanced
-    if model.base != BOOTSTRAP:
-        return {"base": model.base, "revision": model.revision}
+    base, advanced = settings.model.base, settings.advanced
+    if base != BOOTSTRAP:
+        return dict(zip(("base", "revision"), id_and_revision(base), strict=True))
     return {
-        "base": model.base,
+        "base": base,
         "vocab_size": advanced.vocab_size,
         "dim": advanced.token_dims,
         "seed": settings.seed,

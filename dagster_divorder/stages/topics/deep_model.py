@@ -32,6 +32,7 @@ from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Size
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import Fit, model_path
@@ -84,13 +85,11 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     )
 
 
-def _asked(settings: Settings, stage: str) -> tuple[str | None, str | None, str]:
-    """The model that some settings ask for: its id, directory or `bootstrap`; its revision; the setting that names
-    it."""
+def _asked(settings: Settings, stage: str) -> tuple[str | None, str]:
+    """The model that some settings ask for, its id, directory or `bootstrap`, and the setting that names it."""
     if stage == "gradient_model":
-        return settings.gradients.model, None, "gradients.model"
-    setting = "deep.model" if settings.deep.model else "model.base"
-    return settings.deep_model, settings.deep_revision, setting
+        return settings.gradients.model, "gradients.model"
+    return settings.deep_model, "deep.model" if settings.deep.model else "model.base"
 
 
 def _locate(settings: Settings, stage: str) -> Path | None:
@@ -100,9 +99,9 @@ def _locate(settings: Settings, stage: str) -> Path | None:
         SettingsError: the model is `bootstrap` and `model.base` is not.
         InputError: no checkpoint, or not all of it.
     """
-    model, revision, setting = _asked(settings, stage)
+    model, setting = _asked(settings, stage)
     if model is not None and model != BOOTSTRAP:
-        return locate(model, weights="all", setting=setting, revision=revision)
+        return locate(model, weights="all", setting=setting)
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
             f'{setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
@@ -217,9 +216,10 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _deep_model_settings(settings: Settings, stage: str) -> dict[str, Any]:
-    model, revision, _ = _asked(settings, stage)
+    model, _ = _asked(settings, stage)
     if model != BOOTSTRAP:
-        return {"model": model, "revision": revision}
+        name, revision = id_and_revision(model) if model else (None, None)
+        return {"model": name, "revision": revision}
     return {"train_tokens": settings.advanced.decoder_tokens, "seed": settings.seed}
 
 
