@@ -212,7 +212,8 @@ import json, os, signal
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, training_evidence
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.evidence import training_evidence
 train, done = training_evidence._train, []
 def counted(store, folder, task, each, **more):
     if len(done) == 2:
