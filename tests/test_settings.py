@@ -342,6 +342,8 @@ def test_an_old_name_is_refused_with_the_new_one(old: str, new: str, tmp_path: P
     variable = f"DIVORDER_{section}__{key}".upper()
     with pytest.raises(SettingsError, match=f"environment variable {variable}: {said}"):
         load_settings(environ={variable: "now"})
+    with pytest.raises(SettingsError, match=said):
+        load_settings(environ={f"DIVORDER_{section}".upper(): f'{{"{key}": "now"}}'})
     with pytest.raises(ValidationError, match=said):
         Settings(**{section: {key: "now"}})
     place, _, name = new.partition(".")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
-from dagster_divorder.settings.renamed import renamed
+from dagster_divorder.settings.renamed import RENAMED, renamed
 
 ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
@@ -203,7 +203,8 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         if problem := renamed(key):
             raise SettingsError(f"environment variable {name}: {problem}")
         section = key.split(".")[0]
-        if section not in Settings.model_fields:
+        # Keys of a section that there was are named by their new names, once they are read.
+        if section not in {*Settings.model_fields, *(old.split(".")[0] for old in RENAMED)}:
             raise SettingsError(
                 f"environment variable {name} is no setting: unknown section {section!r}"
                 f"{_nearest(section, Settings.model_fields)}"
