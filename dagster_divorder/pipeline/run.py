@@ -27,14 +27,13 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
-from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.fits import Fit, complete_records, read_fit
+from dagster_divorder.store.fits import Fit, complete_records
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import used_halves
-from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
@@ -67,8 +66,8 @@ class Corpus:
 
 
 @dataclass(slots=True)
-class Run:
-    """What the functions of a stage work with.
+class Run(Reader):
+    """What the functions of a stage work with: it reads the current results.
 
     While `planning`, receipts are those that a run would come to: `foreseen` by stage, None where only a run can tell;
     those of stages that it would not run are as they are.
@@ -192,33 +191,9 @@ class Run:
         """Plan on an input as a survey found it."""
         self._corpus = (None, corpus)
 
-    def files(self, stage: str) -> StageFiles:
-        """The results of a per-document stage."""
-        return StageFiles(self.store, stage, self.receipt(stage).key)
-
-    def column(self, stage: str, name: str) -> np.ndarray:
-        """An array of a per-document stage, of all rows of the fragments."""
-        return self.files(stage).column(self.view.documents, name)
-
-    def read(self, stage: str, file: str) -> bytes:
-        """A file of a whole-corpus result."""
-        return self.store.read_verified(self.receipt(stage).files[file])
-
-    def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
-        """The arrays of a file of a whole-corpus result."""
-        return unpack(self.read(stage, file))
-
-    def rows(self, stage: str, file: str) -> list[dict[str, Any]]:
-        """The rows of a file of a whole-corpus result."""
-        return unpack_rows(self.read(stage, file))
-
     def current_fit(self, stage: str) -> Fit:
         """The fit that a stage's result names."""
         return Fit(stage, self.receipt(stage).version, self.receipt(stage).facts["reason"])
-
-    def fit(self, stage: str) -> dict[str, bytes]:
-        """The files of a fit."""
-        return read_fit(self.store, self.current_fit(stage))
 
 
 def _unseen(store: Store, id: str) -> str:
