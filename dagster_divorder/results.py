@@ -24,8 +24,8 @@ from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order

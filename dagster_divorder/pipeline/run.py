@@ -29,11 +29,10 @@ from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.fits import Fit, complete_records
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import used_halves
+from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
@@ -152,7 +151,7 @@ class Run(Reader):
 
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
-        receipt.save(self.store)
+        save_receipt(self.store, receipt, self.graph[receipt.stage].history)
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
             # What was current may rest on the result that this one replaces.
@@ -190,10 +189,6 @@ class Run(Reader):
     def foresee(self, corpus: Corpus) -> None:
         """Plan on an input as a survey found it."""
         self._corpus = (None, corpus)
-
-    def current_fit(self, stage: str) -> Fit:
-        """The fit that a stage's result names."""
-        return Fit(stage, self.receipt(stage).version, self.receipt(stage).facts["reason"])
 
 
 def _unseen(store: Store, id: str) -> str:
@@ -279,7 +274,8 @@ def run_all(
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
             store.clear_scratch()
-            complete_records(store)
+            if said := mend_state(store):
+                progress.note(said)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
@@ -287,6 +283,7 @@ def run_all(
                     check_settings(run, [*graph.needed(settings), *stages])
             made = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
         retire(store, graph, stages)
+        keep_copy(store)
         return made
 
 

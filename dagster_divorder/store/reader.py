@@ -9,9 +9,9 @@ import numpy as np
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, read_fit
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.fits import read_fit
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 
 
@@ -63,5 +63,4 @@ class Reader:
 
     def fit(self, stage: str) -> dict[str, bytes]:
         """The files of a fit."""
-        receipt = self.receipt(stage)
-        return read_fit(self.store, Fit(stage, receipt.version, receipt.facts["reason"]))
+        return read_fit(self.store, self.receipt(stage).files["fit"])
