@@ -92,7 +92,7 @@ class State:
 
 
 _SHAPE = TypeAdapter(State)
-_known: tuple[bytes, State] = b"", State()
+_known: tuple[bytes | None, State] = None, State()
 """The document that this process has read or written last, as bytes and as values."""
 
 

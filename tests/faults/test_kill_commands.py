@@ -20,7 +20,7 @@ import pytest
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
-from tests.faults.runner import REPORTING, Runner
+from tests.faults.runner import EVENTS, REPORTING, Runner
 from tests.faults.test_kill import finished_fragments
 
 
