@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import shutil
 import tempfile
 import time
 import traceback
@@ -41,6 +40,8 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import load_receipt, save_receipt
+from tests.conftest import copy_fits
 
 STEPS = 5
 WORDS = {
@@ -358,13 +359,12 @@ class History:
 
     def compare_with_a_fresh_run(self) -> None:
         fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
-        LocalStore(fresh.store.path).open()
-        for part in ("fits", "pins"):
-            shutil.copytree(self.folder / "store" / part, fresh.store.path / part)
+        copy_fits(self.folder / "store", fresh.store.path)
         if fresh.order.frozen_tokens:
             # Which base model the consumed tokens are of: it may be of other held-out documents.
-            (fresh.store.path / "receipts").mkdir()
-            shutil.copy(self.folder / "store/receipts/packed_sequences.json", fresh.store.path / "receipts")
+            packed = load_receipt(LocalStore(self.folder / "store"), "packed_sequences")
+            assert packed
+            save_receipt(LocalStore(fresh.store.path), packed)
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.blocks import BlockRecords, utf8
@@ -33,11 +31,11 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
-from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
+from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
 
@@ -141,43 +139,6 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
         own = {trait: edges} if number and edges is not None else {}
     codes, names = trait_codes(run, trait, fields, own)
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
-
-
-def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
-    their number."""
-    # That stage reads the stream, which is made of this one's result.
-    from dagster_divorder.stages.order.frozen import consumed_records
-
-    ids, times = consumed_records(run)
-    known = record_index(run, "id")
-    of_row, found = np.zeros(len(known), np.int64), places(ids, known)
-    of_row[found[found >= 0]] = times[found >= 0]
-    row = run.view.record_row
-    same = np.bincount(row, minlength=len(known))
-    return (of_row[row] + same[row] - 1 - copy_number(row)) // same[row]
-
-
-def consumed_record_mask(run: Run) -> np.ndarray:
-    """Which records a trainer has consumed, bool (N,); of records that are the same, all."""
-    row = run.view.record_row
-    return (np.bincount(row, consumed_times(run)) > 0)[row]
-
-
-def consumed_version(run: Run) -> str:
-    """A hash of the records that a trainer has consumed, "" without any. What is chosen to train on holds them."""
-    from dagster_divorder.stages.order.frozen import consumed_records
-
-    ids, times = consumed_records(run)
-    by_id = np.lexsort((ids[:, 1], ids[:, 0]))
-    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
-
-
-def consumed_document_mask(run: Run) -> np.ndarray:
-    """Which documents a trainer has consumed, bool (document_rows,)."""
-    consumed = np.zeros(run.view.document_rows, bool)
-    consumed[run.view.document_row[consumed_record_mask(run)]] = True
-    return consumed
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:

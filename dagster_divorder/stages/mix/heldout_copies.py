@@ -22,9 +22,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.mix.heldout import (
     as_record,
-    consumed_document_mask,
     heldout_files,
     heldout_ids,
 )

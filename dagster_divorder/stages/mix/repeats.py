@@ -34,7 +34,7 @@ from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.near_duplicates import load_copies
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.heldout import consumed_times, consumed_version
+from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits

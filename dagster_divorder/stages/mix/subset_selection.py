@@ -34,7 +34,7 @@ from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.heldout import consumed_record_mask, consumed_version
+from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
