@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import shutil
 import tempfile
 import time
 import traceback
@@ -40,8 +41,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import load_receipt, save_receipt
-from tests.conftest import copy_fits
+from dagster_divorder.store.state import State, load_state, save_state
 
 STEPS = 5
 WORDS = {
@@ -359,12 +359,16 @@ class History:
 
     def compare_with_a_fresh_run(self) -> None:
         fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
-        copy_fits(self.folder / "store", fresh.store.path)
-        if fresh.order.frozen_tokens:
-            # Which base model the consumed tokens are of: it may be of other held-out documents.
-            packed = load_receipt(LocalStore(self.folder / "store"), "packed_sequences")
-            assert packed
-            save_receipt(LocalStore(fresh.store.path), packed)
+        state = load_state(LocalStore(self.folder / "store"))
+        fits = {
+            stage: [result for result in known if "fit" in result.files]
+            for stage, known in state.results.items()
+        }
+        # Which base model the consumed tokens are of: it may be of other held-out documents.
+        consumed = ["packed_sequences"] if fresh.order.frozen_tokens else []
+        receipts = {stage: state.receipts[stage] for stage in consumed}
+        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits))
+        shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

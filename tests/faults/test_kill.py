@@ -96,12 +96,13 @@ class Scenario:
 
 
 def by_stage(lines: list[str]) -> dict[str, list[int]]:
-    """Numbers of the events of each stage, of the lines of a log."""
+    """Numbers of the events of each of the STAGES, and of others that follow it, by the lines of a log."""
     found: dict[str, list[int]] = {stage: [] for stage in STAGES}
     stage, number = STAGES[0], 0
     for line in lines:
-        if line.startswith("stage"):
-            stage = line.removeprefix("stage ")
+        if line.startswith("stage "):
+            name = line.removeprefix("stage ")
+            stage = name if name in found else stage
         elif line.startswith(EVENTS):
             found[stage].append(number)
             number += 1
