@@ -84,7 +84,7 @@ class Scenario:
             )
             for part in decisive:
                 wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
-            for part in ("/documents/", "/fits/", "/records/"):
+            for part in ("/documents/", "/fits/", "/records/", "/stages/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             # In `make test-long` more points are asked for than a small stage has writes.
             assert len(wanted) >= min(self.per_stage, len(numbers)) > 0, stage
