@@ -120,8 +120,7 @@ def _forget_quotes(store: Store, stage: Stage) -> None:
             keep_result(store, stage.name, left)
             receipt = load_receipt(store, stage.name)
             if receipt and receipt.version == result.version:
-                receipt = replace(receipt, version=left.version, files=left.files)
-                save_receipt(store, receipt, stage.history)
+                save_receipt(store, replace(receipt, version=left.version, files=left.files))
     if not isinstance(stage, PinnedFit):
         for folder in store.folders(f"stages/{stage.name}"):
             present = store.hashed(folder)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.pipeline.stage import PinnedFit, WholeCorpus
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import FITS
 from dagster_divorder.store.state import load_state
 
 WHOLE = ("views", "readings", "rejects", "schemas")
@@ -22,12 +23,15 @@ def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:
     """Remove whole-corpus results of stages that have run which the state does not name."""
     named = {file for made in load_state(store).made() for file in made.files.values()}
     for folder in _folders(store, graph, stages):
-        store.delete(*(name for name in store.list(folder) if name not in named))
+        if folder not in named:
+            store.delete(*(name for name in store.list(folder) if name not in named))
 
 
 def _folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:
     for stage in stages:
         if stage == "raw_docs":
             yield from WHOLE
-        elif not isinstance(graph[stage], PerDocument):
+        elif isinstance(graph[stage], PinnedFit):
+            yield from store.folders(f"{FITS}/{stage}")
+        elif isinstance(graph[stage], WholeCorpus):
             yield from store.folders(f"stages/{stage}")

@@ -151,7 +151,7 @@ class Run(Reader):
 
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
-        save_receipt(self.store, receipt, self.graph[receipt.stage].history)
+        save_receipt(self.store, receipt)
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
             # What was current may rest on the result that this one replaces.

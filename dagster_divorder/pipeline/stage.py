@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -43,7 +43,6 @@ from dagster_divorder.store.fits import FITS, put_fit, read_fit
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import (
-    HISTORY,
     Receipt,
     Result,
     as_stored,
@@ -183,9 +182,6 @@ class Stage(ABC):
     that lists it in `then`, which come right after that one. `quotes` names the files that may hold words of documents
     ("*": all): `divorder prune` takes them away with deleted documents.
     """
-
-    history: ClassVar[int | None] = HISTORY
-    """How many of its results are kept, those that were used last; None: all."""
 
     name: str
     version: int
@@ -458,26 +454,19 @@ class Refit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fit as it is stored: its result, its files by name, and a `sketch` of the documents that it was made on, uint64
-    (m,), rising."""
+    """A fit as it is stored: its result, its files by name, the number of `documents` that it was made on, and a
+    `sketch` of them, uint64 (m,), rising."""
 
     result: Result
     files: Mapping[str, bytes]
+    documents: int
     sketch: np.ndarray
-
-    @property
-    def documents(self) -> int:
-        """How many documents it was made on."""
-        documents: int = self.result.facts["documents"]
-        return documents
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PinnedFit(Stage):
     """What is learnt from the corpus. `drift` says why a fit no longer describes it, None where it does; `tentative`
     what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
-
-    history = None
 
     compute: Callable[[Run], Mapping[str, bytes]]
     refit: Callable[[Settings], Refit]
@@ -546,7 +535,7 @@ class PinnedFit(Stage):
             keep_result(run.store, self.name, result)
             if before and before.version != result.version:
                 _remove_replaced(run, self, before)
-            receipt = self._receipt(run, Fitted(result, files, ids))
+            receipt = self._receipt(run, Fitted(result, files, about["documents"], ids))
         documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
@@ -574,22 +563,15 @@ def load_fitted(store: Store, stage: str, key: str, setting: str = "") -> Fitted
         if setting or f"{FITS}/{stage}" in store.folders(FITS):
             raise
         return None
-    return Fitted(result, files, unpack(files[SKETCH])["ids"])
-
-
-def _remove_unnamed(store: Store, stage: str, folder: str) -> bool:
-    """Remove the folder of a fit that no key has any more; False, and it stays, where one has it."""
-    if any(result.files["fit"] == folder for result in load_state(store).results.get(stage, [])):
-        return False
-    store.delete(*store.list(folder))
-    return True
+    return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
 
 
 def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
     """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
-    may replace one every few days."""
+    may replace one every few days. Files of fits go with `pipeline.retire`."""
+    results = load_state(run.store).results
     # Under other settings the same fit may have been found.
-    if not _remove_unnamed(run.store, fitted.name, before.files["fit"]) or fitted.kept_by_outcome:
+    if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
         return
     for stage in run.graph.values():
         last = load_receipt(run.store, stage.name)
@@ -598,6 +580,5 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
-            known = load_state(run.store).results.get(stage.name, [])
-            save_results(run.store, stage.name, [result for result in known if result.key != last.key])
-            _remove_unnamed(run.store, stage.name, last.files["fit"])
+            left = [result for result in results.get(stage.name, []) if result.key != last.key]
+            save_results(run.store, stage.name, left)

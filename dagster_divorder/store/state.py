@@ -169,30 +169,16 @@ def load_receipt(store: Store, stage: str) -> Receipt | None:
         DamagedFileError: as `load_state` does.
     """
     receipt = load_state(store).receipts.get(stage)
-    if receipt is None:
-        return None
-    return replace(
-        receipt,
-        files=_Recorded(store, stage, receipt.files),
-        facts=_Recorded(store, stage, receipt.facts),
-        figures={**receipt.figures},
-    )
+    return None if receipt is None else _recorded(store, stage, receipt)
 
 
-def save_receipt(store: Store, receipt: Receipt, history: int | None = HISTORY) -> None:
-    """Make a receipt the one of its stage, and its result the last that was used; only the last `history` results are
-    kept, None: all."""
-    state = load_state(store)
-    known = state.results.get(receipt.stage, [])
-    used = sorted(known, key=lambda result: result.version == receipt.version)
-    save_state(
-        store,
-        replace(
-            state,
-            receipts={**state.receipts, receipt.stage: as_stored(receipt)},
-            results={**state.results, receipt.stage: used[-history:] if history else used},
-        ),
-    )
+def save_receipt(store: Store, receipt: Receipt) -> None:
+    """Make a receipt the one of its stage, and its result the last that was used."""
+    state, stage = load_state(store), receipt.stage
+    used = sorted(state.results.get(stage, []), key=lambda result: result.version == receipt.version)
+    kept = used if "fit" in receipt.files else used[-HISTORY:]
+    receipts = {**state.receipts, stage: as_stored(receipt)}
+    save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
 
 
 def drop_receipt(store: Store, stage: str) -> None:
@@ -207,12 +193,7 @@ def load_result(store: Store, stage: str, key: str) -> Result | None:
     """What is stored of a stage under a key, None where nothing is."""
     for result in load_state(store).results.get(stage, []):
         if result.key == key:
-            return replace(
-                result,
-                files=_Recorded(store, stage, result.files),
-                facts=_Recorded(store, stage, result.facts),
-                figures={**result.figures},
-            )
+            return _recorded(store, stage, result)
     return None
 
 
@@ -233,6 +214,12 @@ def keep_result(store: Store, stage: str, result: Result) -> None:
 def as_stored(values: Told) -> Told:
     """A receipt or a result as it is once it is read again: NumPy numbers and arrays are plain ones."""
     return type(values)(**orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
+
+
+def _recorded(store: Store, stage: str, values: Told) -> Told:
+    """The same, for a reader, who may change the dictionaries, and finds damage where it is read."""
+    files, facts = (_Recorded(store, stage, part) for part in (values.files, values.facts))
+    return replace(values, files=files, facts=facts, figures={**values.figures})
 
 
 class _Recorded(dict[str, Any]):
