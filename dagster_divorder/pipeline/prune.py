@@ -162,9 +162,9 @@ def _needed(store: Store, graph: Graph) -> set[str]:
     """Names of all files that the needed state leads to."""
     state = _needed_state(store, graph)
     names = {FORMAT_FILE, LEASE_FILE, STATE, *store.list(COPIES)}
-    for made in state.made():
-        fit = made.files.get("fit")
-        names.update(store.list(fit) if fit else made.files.values())
+    for entry in state.entries():
+        fit = entry.files.get("fit")
+        names.update(store.list(fit) if fit else entry.files.values())
     names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
     if "raw_docs" in state.receipts:
         names |= _needed_by_view(store, graph, state.receipts)

@@ -21,7 +21,7 @@ WHOLE = ("views", "readings", "rejects", "schemas")
 
 def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:
     """Remove whole-corpus results of stages that have run which the state does not name."""
-    named = {file for made in load_state(store).made() for file in made.files.values()}
+    named = {file for entry in load_state(store).entries() for file in entry.files.values()}
     for folder in _folders(store, graph, stages):
         if folder not in named:
             store.delete(*(name for name in store.list(folder) if name not in named))

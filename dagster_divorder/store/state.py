@@ -86,7 +86,7 @@ class State:
     results: dict[str, list[Result]] = field(default_factory=dict)
     outputs: dict[str, list[FileName]] = field(default_factory=dict)
 
-    def made(self) -> list[Receipt | Result]:
+    def entries(self) -> list[Receipt | Result]:
         """Whatever names files of the store."""
         return [*self.receipts.values(), *(result for results in self.results.values() for result in results)]
 
@@ -152,10 +152,12 @@ def mend_state(store: Store) -> str | None:
         load_state(store)
         return None
     except DamagedFileError:
-        copies = store.list(COPIES)
+        copies = store.stats(COPIES)
         if not copies:
             raise
-    store.put(STATE, store.read_verified(copies[-1]), replace=True)
+    # A run that was killed may have left two.
+    last = max(copies, key=lambda name: copies[name].modified)
+    store.put(STATE, store.read_verified(last), replace=True)
     load_state(store)
     return (
         f"{store.where(STATE)} is damaged or gone: this run goes on from its copy, of the end of the last run"
