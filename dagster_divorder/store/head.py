@@ -1,6 +1,6 @@
 """The head of a store on objects: one object that holds what is ever replaced, and who may replace it.
 
-`head.json` holds the store's format, version and id, its pointers by name, and the lease; it is changed by
+`head.json` holds the store's format, version and id, its state (`store.state`), and the lease; it is changed by
 compare-and-swap alone, so a writer whose view of it is out of date changes nothing. Each state carries a number drawn
 for it, `swap`, by which a writer whose answer was lost knows its own.
 

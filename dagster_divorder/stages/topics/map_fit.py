@@ -21,8 +21,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import load_receipt
 
 ARRAYS = "map.safetensors"
 NOTE = "note.json"
@@ -87,8 +87,8 @@ MAP_FIT = PinnedFit(
     refit=_refit,
     drift=another_corpus,
     amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
-    facts=lambda run, files: {
+    facts=lambda run, fitted: {
         "space": chosen_space_key(run),
-        "note": orjson.loads(files[NOTE]) if NOTE in files else None,
+        "note": orjson.loads(fitted.files[NOTE]) if NOTE in fitted.files else None,
     },
 )
