@@ -154,19 +154,8 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     changed = [
         name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
     ]
-    if not changed:
-        return
-    staged = {name: temporary_name() for name in changed}
-    with folder.explaining(changed[0]):
-        folder.prepare()
-        try:
-            for name, temporary in staged.items():
-                with folder.create(name, temporary) as file:
-                    file.write(files[name])
-            folder.publish(staged, changed[-1], (), store.check)
-        finally:
-            folder.delete(staged.values())
-            folder.release()
+    if changed:
+        folder.write({name: files[name] for name in changed}, store.check)
 
 
 def remove_beside(store: Store) -> list[str]:
@@ -350,10 +339,7 @@ class OutputFolder:
                 for file, entry in self.entries.items()
             ):
                 continue
-            data, temporary = manifest_bytes({**manifest, REPLACED_BY: key}), self._temporary_name(name)
-            with self.folder.create(name, temporary) as file:
-                file.write(data)
-            self.folder.publish({name: temporary}, name, (), self.store.check)
+            self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
 
 
 def add_to_output(

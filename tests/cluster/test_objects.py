@@ -311,26 +311,6 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused(place, "has format version 99")
 
 
-def test_a_server_without_conditional_writes_is_refused(
-    settings: Make, new_place: Callable[[], str], proxy: Proxy, tmp_path: Path
-) -> None:
-    def unconditional(request: Request) -> None:
-        request.headers.pop("if-match", None)
-        request.headers.pop("if-none-match", None)
-
-    (tmp_path / "weed").mkdir()
-    # One that knows no credentials, and so does not mind that what was signed is gone.
-    weed = Weed(tmp_path / "weed", known=False).start()
-    try:
-        proxy.target, proxy.fault = weed.url, unconditional
-        place = new_place()
-        with pytest.raises(StoreError, match="ignores the conditions of writes"):
-            run(settings(place))
-        assert obstore.list(connect(place)).collect() == []
-    finally:
-        weed.kill()
-
-
 def test_dagster_and_the_commands_work_on_objects(
     new_place: Callable[[], str],
     tmp_path: Path,

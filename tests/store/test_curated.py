@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -77,19 +77,6 @@ def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(
     assert not is_whole(folder, manifest["files"])
     (folder / "a").unlink()
     assert not is_whole(folder, manifest["files"])
-
-
-def test_a_broken_off_write_leaves_the_old_output(store: LocalStore, folder: Path) -> None:
-    publish(store, folder, "a")
-
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"half")
-        raise RuntimeError("broken off")
-
-    with pytest.raises(RuntimeError), OutputFolder(store, folder) as output:
-        output.stage("a", fail)
-    assert (folder / "a").read_bytes() == b"a"
-    assert [name for name in os.listdir(folder) if name.startswith(TEMPORARY)] == []
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(

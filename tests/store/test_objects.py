@@ -21,14 +21,14 @@ from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
-from dagster_divorder.store import head, objects
-from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, STATE
+from dagster_divorder.store import head, sources
+from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
 from tests.conftest import examples
 
-PLACE = "s3://bucket/store"
+PLACE = "s3://bucket"
 PUT = obstore.put
 
 
@@ -55,8 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """What lies in the bucket."""
+    memory = MemoryStore()
+    monkeypatch.setattr(sources, "_connected", lambda *_: memory)
+    return memory
 
 
 @pytest.fixture
@@ -88,6 +91,8 @@ class Verbs(RuleBasedStateMachine):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         memory = MemoryStore()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(sources, "_connected", lambda *_: memory)
         self.folder = LocalStore(folder / "store").open()
         self.objects = ObjectStore(PLACE, folder / "cache", 1 << 30, Head(PLACE, memory))
         # A worker: it puts, and does not know of the lease.
@@ -97,6 +102,7 @@ class Verbs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.lease.__exit__(None, None, None)
+        self.patch.undo()
 
     @rule(
         folder=st.sampled_from(FOLDERS[:3]),
@@ -158,31 +164,6 @@ def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPat
     )
 
 
-def test_a_name_keeps_its_bytes_and_large_ones_go_in_parts(
-    store: ObjectStore, process: Callable[[], ObjectStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(objects, "PARTS_FROM", 1 << 20)
-    for name, data in (("views/small.bin", b"old"), ("views/large.bin", b"old" * (1 << 20))):
-        store.put(name, memoryview(np.frombuffer(data, np.uint8)))
-        store.put(name, data.replace(b"old", b"new"))
-        assert store.read(name) == process().read(name) == data
-        store.put(name, b"new", replace=True)
-        assert store.read(name) == process().read(name) == b"new"
-
-
-def test_missing_files_are_named(store: ObjectStore) -> None:
-    for name in ("views/x.bin", STATE, "fits/clusters/" + "0" * 32):
-        for read in (store.read, store.local):
-            if read is store.read or name != STATE:
-                with pytest.raises(DamagedFileError, match=rf"{PLACE}/{name} is missing") as caught:
-                    read(name)
-                assert caught.value.name == name
-    with pytest.raises(DamagedFileError):
-        store.open_file("views/x.bin")
-    with pytest.raises(StoreError, match="no name inside it"):
-        store.read("../x")
-
-
 def test_a_damaged_object_and_a_damaged_copy_are_told_apart(
     store: ObjectStore, process: Callable[[], ObjectStore], memory: MemoryStore
 ) -> None:
@@ -225,34 +206,12 @@ def test_copies_of_what_another_machine_removed_go_when_the_files_are_looked_thr
 # The place ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_is_made_where_nothing_is_and_nowhere_else(
+def test_a_head_that_is_not_what_a_store_writes_is_refused(
     process: Callable[[], ObjectStore], memory: MemoryStore
 ) -> None:
-    assert process().open(create=False).id == "" and obstore.list(memory).collect() == []
-    one, two = process().open(), process().open()
-    assert len(one.id) == 32 and one.id == two.id
-    assert [meta["path"] for meta in obstore.list(memory).collect()] == [HEAD]
-    obstore.delete(memory, HEAD)
-    PUT(memory, "holiday/picture.jpg", b"x")
-    for create in (True, False):
-        with pytest.raises(StoreError, match=r"other objects below it \(holiday\), and is no store"):
-            process().open(create=create)
-
-
-@pytest.mark.parametrize(
-    ("data", "wrong"),
-    [
-        (orjson.dumps({"format": "divorder store", "version": 99, "id": "0" * 32}), "has format version 99"),
-        (b'{"not": "ours"}', "damaged or belongs to another program"),
-        (b"\0not json", "damaged or belongs to another program"),
-        (orjson.dumps({"format": "divorder store", "version": 4, "id": "0" * 32}), "its swap is not"),
-    ],
-)
-def test_a_head_that_is_none_of_this_version_is_refused(
-    data: bytes, wrong: str, process: Callable[[], ObjectStore], memory: MemoryStore
-) -> None:
+    data = orjson.dumps({"format": "divorder store", "version": FORMAT_VERSION, "id": "0" * 32})
     PUT(memory, HEAD, data)
-    with pytest.raises(StoreError, match=wrong), process().lease():
+    with pytest.raises(StoreError, match="its swap is not"), process().lease():
         pass
     assert bytes(obstore.get(memory, HEAD).bytes()) == data
 
@@ -432,6 +391,7 @@ def test_whatever_becomes_of_answers_the_state_is_what_was_written_last(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "time", clock)
+        patch.setattr(sources, "_connected", lambda *_: memory)
         store = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory)).open()
         patch.setattr(obstore, "put", faulty)
         try:
