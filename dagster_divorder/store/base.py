@@ -70,10 +70,6 @@ OURS = re.compile(
 """Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
 
 
-POINTERS = (STATE,)
-"""What is replaced in place; all else keeps its bytes as long as it keeps its name."""
-
-
 def temporary_name() -> str:
     """A new name for what is half-written or temporary."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
