@@ -24,7 +24,7 @@ import orjson
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 
 PIECES = (
     *(b"\n", b"\r", b"\r\n", b"\0", b"\t", b" ", b"\x0b", b"\xef\xbb\xbf", b"\xff", b"\xc3", b"\xed\xa0\x80"),

@@ -42,6 +42,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import State, load_state, save_state
 
 STEPS = 5
 WORDS = {
@@ -358,13 +359,16 @@ class History:
 
     def compare_with_a_fresh_run(self) -> None:
         fresh = self.settings("fresh_", refit=dict.fromkeys(RULES, "never"))
-        LocalStore(fresh.store.path).open()
-        for part in ("fits", "pins"):
-            shutil.copytree(self.folder / "store" / part, fresh.store.path / part)
-        if fresh.order.frozen_tokens:
-            # Which base model the consumed tokens are of: it may be of other held-out documents.
-            (fresh.store.path / "receipts").mkdir()
-            shutil.copy(self.folder / "store/receipts/packed_sequences.json", fresh.store.path / "receipts")
+        state = load_state(LocalStore(self.folder / "store"))
+        fits = {
+            stage: [result for result in known if "fit" in result.files]
+            for stage, known in state.results.items()
+        }
+        # Which base model the consumed tokens are of: it may be of other held-out documents.
+        consumed = ["packed_sequences"] if fresh.order.frozen_tokens else []
+        receipts = {stage: state.receipts[stage] for stage in consumed}
+        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits))
+        shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

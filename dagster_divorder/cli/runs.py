@@ -217,7 +217,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
-    from dagster_divorder.store.receipts import load_receipt
+    from dagster_divorder.store.state import load_receipt
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
     from dagster_divorder.view.words import TRAIN_ON
 

@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)

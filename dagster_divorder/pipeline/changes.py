@@ -9,7 +9,7 @@ import orjson
 from pydantic import ValidationError
 
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run

@@ -35,8 +35,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sources import Source, identity, open_source
+from dagster_divorder.store.state import load_receipt
 
 CONTENT_BYTES = 2 << 30
 """A larger input is not hashed to see whether a change is one: a look has to end within a minute on a slow disk too."""

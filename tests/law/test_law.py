@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections import Counter
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,11 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
-from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.pointers import write_pointer
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt, load_result, load_state
 from dagster_divorder.store.view import View
-from tests.conftest import TOPICS, examples, is_long, topic_text
+from tests.conftest import TOPICS, copy_fits, examples, is_long, topic_text
 from tests.law.test_totality import candidates, environment, fields
 
 STEPS = 12
@@ -250,7 +249,7 @@ class Law(RuleBasedStateMachine):
         self.used_records: dict[str, set[bytes]] = {}
         self.used_documents: set[str] = set()
         self.put_out: set[str] = set()
-        self.pins: dict[str, bytes] = {}
+        self.fits: dict[tuple[str, str], Result] = {}
 
     # What the user does ------------------------------------------------------------------------------------------
 
@@ -339,7 +338,7 @@ class Law(RuleBasedStateMachine):
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
-        self.pins = self.read_pins()
+        self.fits = self.read_fits()
         self.documents &= self.used_documents
         self.records = dict(self.used_records)
         for stage in set(PER_DOCUMENT) & set(self.receipts):
@@ -437,7 +436,7 @@ class Law(RuleBasedStateMachine):
             self.receipts = {name: made for name in GRAPH if (made := load_receipt(self.store, name))}
             if "greedy_order" in self.receipts:
                 self.orders.add(self.receipts["greedy_order"].key)
-            self.pins = self.read_pins()
+            self.fits = self.read_fits()
             self.run_as_set(count)
 
     def run_as_set(self, count: int | None) -> None:
@@ -471,17 +470,16 @@ class Law(RuleBasedStateMachine):
         self.documents |= self.used_documents
 
         # What is learnt from the corpus stays, but for what says why it was fitted again.
-        pins, refitted = self.read_pins(), {stage for stage in made if was_fitted_again(made[stage])}
-        for name, pin in self.pins.items():
-            stage = Path(name).parent.name
-            if name not in pins:
+        fits, refitted = self.read_fits(), {stage for stage in made if was_fitted_again(made[stage])}
+        for (stage, key), fit in self.fits.items():
+            if (stage, key) not in fits:
                 # It went with the fit that it rests on, which another one has replaced.
-                assert refitted & set(GRAPH[stage].reads_under(chosen)), name
-            elif pins[name] != pin:
-                assert stage in refitted, name
-                reason = orjson.loads(pins[name])["reason"]
-                assert any(drift in reason for drift in DRIFTS.get(stage, ())), (name, reason)
-        self.pins = pins
+                assert refitted & set(GRAPH[stage].reads_under(chosen)), (stage, key)
+            elif fits[stage, key] != fit:
+                assert stage in refitted, (stage, key)
+                reason = fits[stage, key].facts["reason"]
+                assert any(drift in reason for drift in DRIFTS.get(stage, ())), (stage, key, reason)
+        self.fits = fits
 
         # A fragment is computed whole: with its documents, those the input no longer holds.
         stored = self.fragment_texts()
@@ -534,9 +532,10 @@ class Law(RuleBasedStateMachine):
         rows = zip(view.record_row.tolist(), view.document_row.tolist(), strict=True)
         return [(records[record], documents[document]) for record, document in rows]
 
-    def read_pins(self) -> dict[str, bytes]:
-        pins = self.store.root / "pins"
-        return {str(path): path.read_bytes() for path in pins.rglob("*.json")}
+    def read_fits(self) -> dict[tuple[str, str], Result]:
+        """The fits of the store by stage and key."""
+        results = load_state(self.store).results
+        return {(stage, fit.key): fit for stage in results for fit in results[stage] if "fit" in fit.files}
 
     def fragment_texts(self) -> set[str]:
         return {text for f in self.view().documents for text in read_content(self.store, f.file).to_pylist()}
@@ -559,9 +558,7 @@ class Law(RuleBasedStateMachine):
             exports={"path": self.folder / "fresh_exports"},
             refit=dict.fromkeys(RULES, "never"),
         )
-        LocalStore(fresh.store.path).open()
-        for part in ("fits", "pins"):
-            shutil.copytree(self.store.root / part, fresh.store.path / part)
+        copy_fits(self.store.root, fresh.store.path)
         with pytest.MonkeyPatch.context() as patch:
             whole_fragments(patch)
             if "external_embeddings" in GRAPH.needed(fresh):
@@ -601,8 +598,9 @@ class Law(RuleBasedStateMachine):
                 run_all(fresh, Silent(), needed[:at])
                 with closing(Run(fresh, store, Silent())) as run:
                     own, key = self.receipts[stage.name].key, stage.key(run)
-                fit = read_pin(store, f"pins/{stage.name}/{own}.json")
-                write_pointer(store, f"pins/{stage.name}/{key}.json", fit)
+                fit = load_result(store, stage.name, own)
+                assert fit
+                keep_result(store, stage.name, replace(fit, key=key))
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:

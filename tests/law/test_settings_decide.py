@@ -21,11 +21,10 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit, Stage
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.arrays import unpack, unpack_table
-from dagster_divorder.store.fits import Fit, read_fit
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import is_long, topic_records, write_jsonl
 from tests.law.test_totality import candidates, environment, fields
@@ -87,17 +86,15 @@ def _result(run: Run, stage: Stage) -> Result:
             fragment: _hash_of(run.store.read_verified(file), file) for fragment, file in files.items()
         }
     if isinstance(stage, PinnedFit):
-        fit = read_fit(run.store, Fit(stage.name, receipt.version, ""))
-        return key, {
-            "": _hash(*(name.encode() + data for name, data in sorted(fit.items()) if name != FITTED))
-        }
+        fit = run.fit(stage.name)
+        return key, {"": _hash(*(name.encode() + data for name, data in sorted(fit.items())))}
     if stage.name == "curated_output":
         paths = [
             path for path in sorted(run.settings.output.path.iterdir()) if path.name != "curated_meta.json"
         ]
         return key, {"": _hash(*(path.name.encode() + path.read_bytes() for path in paths))}
-    files = {name: file for name, file in sorted(receipt.files.items()) if name != ABOUT}
-    return key, {"": _hash(*(name.encode() + run.store.read_verified(file) for name, file in files.items()))}
+    files = sorted(receipt.files.items())
+    return key, {"": _hash(*(name.encode() + run.store.read_verified(file) for name, file in files))}
 
 
 def _hash_of(data: bytes, file: str) -> str:

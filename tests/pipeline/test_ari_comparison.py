@@ -36,8 +36,8 @@ from dagster_divorder.stages.topics.ari_comparison import (
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
 
 MOODS = {

@@ -25,7 +25,7 @@ from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.components import load_space
 from dagster_divorder.stages.topics.k_calibration import _load, load_table
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
 
 VALUES = (2, 3, 4, 5, 8, 12)

@@ -13,7 +13,7 @@ from dagster_divorder.pipeline.changes import changed_settings, given_settings
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import run
 

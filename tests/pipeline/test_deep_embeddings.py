@@ -25,8 +25,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer

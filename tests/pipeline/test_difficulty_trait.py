@@ -21,9 +21,9 @@ from dagster_divorder.stages.text import difficulty_counts as stage
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
-from tests.conftest import topic_records, write_jsonl
+from dagster_divorder.store.state import load_receipt, load_state
+from tests.conftest import copy_fits, topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
 Make = Callable[..., Settings]
@@ -83,7 +83,7 @@ def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
     before = output_bytes(settings)
     prune(settings, store)
     assert plan_prune(store).bytes == {}
-    assert (store.list("pins/difficulty_counts"), store.hashed(folder)) != ([], {})
+    assert load_state(store).results["difficulty_counts"] and store.hashed(folder)
     again = run(settings)
     assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert by_document(settings) == {document: known[document] for document in by_document(settings)}
@@ -96,9 +96,7 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run(settings)
     fits = tmp_path / "fits"
-    LocalStore(fits).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(settings.store.path / part, fits / part)
+    copy_fits(settings.store.path, fits)
     write_jsonl(tmp_path / "docs.jsonl", topic_records(27)[::-1])
     run(settings)
     incremental, known = output_bytes(settings), by_document(settings)

@@ -1,4 +1,4 @@
-"""Fits that are lost are missed, those of another corpus are known, and either is said with what to do."""
+"""A lost fit, and a fit of another corpus, are noticed and said with what to do."""
 
 from __future__ import annotations
 
@@ -100,20 +100,7 @@ def made(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> Iterator[Pa
 
 def test_every_fit_is_made_here(everything: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = everything
-    for part in ("fits", "pins", "history/pins"):
-        assert sorted(path.name for path in (folder / "store" / part).iterdir()) == list(FITS)
-
-
-def lose_pin(store: Path, stage: str) -> Path:
-    (pin, *_) = (store / "pins" / stage).iterdir()
-    pin.unlink()
-    return pin
-
-
-def lose_pins_and_fits(store: Path, stage: str) -> Path:
-    for part in ("pins", "fits"):
-        shutil.rmtree(store / part / stage)
-    return store / "pins" / stage
+    assert sorted(path.name for path in (folder / "store/fits").iterdir()) == list(FITS)
 
 
 def lose_fit(store: Path, stage: str) -> Path:
@@ -122,27 +109,14 @@ def lose_fit(store: Path, stage: str) -> Path:
     return fit
 
 
-@pytest.mark.parametrize(
-    ("lose", "stage"),
-    [
-        *((lose_pin, stage) for stage in FITS),
-        *(
-            (lose, stage)
-            for lose in (lose_pins_and_fits, lose_fit)
-            for stage in ("base_model", "centroids", "cluster_names", "k_calibration")
-        ),
-    ],
-)
+@pytest.mark.parametrize("stage", ["base_model", "centroids", "cluster_names", "k_calibration"])
 def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
-    stage: str,
-    lose: Callable[[Path, str], Path],
-    made: Path,
-    everything: tuple[Path, dict[str, Any]],
+    stage: str, made: Path, everything: tuple[Path, dict[str, Any]]
 ) -> None:
     _, versions = everything
     settings = settings_in(made)
-    lost = lose(made / "store", stage)
-    for attempt in (run, make_plan) if stage in ("base_model", "centroids", "k_calibration") else (run,):
+    lost = lose_fit(made / "store", stage)
+    for attempt in (run, make_plan) if FITS[stage] else (run,):
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
@@ -150,28 +124,17 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
         assert f"or divorder run --refit {name} to fit again" in said
         run(settings.refitting(name))
     else:
-        named = [Path(path) for path in re.findall(r"delete (\S+) and (\S+) to fit again", said)[0]]
-        assert [path.name for path in named] == [stage, stage]
-        for path in named:
-            shutil.rmtree(path, ignore_errors=True)
+        (named,) = re.findall(r"delete (\S+) to fit again", said)
+        shutil.rmtree(named)
     assert run(settings) == versions
 
 
-def test_the_record_of_a_lost_pin_takes_its_place(
-    made: Path, everything: tuple[Path, dict[str, Any]]
-) -> None:
-    lost = [lose_pin(made / "store", stage) for stage in FITS]
-    for pin in lost:
-        shutil.copy(made / "store/history/pins" / pin.parent.name / pin.name, pin)
-    assert run(settings_in(made)) == everything[1]
-
-
-def test_a_pin_of_another_stage_is_refused(made: Path) -> None:
-    pins = made / "store/pins"
-    (centroids,) = (pins / "centroids").iterdir()
-    shutil.copy(next((pins / "base_model").iterdir()), centroids)
-    with pytest.raises(StoreError, match=re.escape(f"pin {centroids} is damaged")):
-        run(settings_in(made))
+def test_fits_outlive_a_state_that_is_lost(made: Path, everything: tuple[Path, dict[str, Any]]) -> None:
+    (made / "store/state.json").unlink()
+    settings = settings_in(made)
+    with pytest.raises(StoreError, match=r"state\.json is damaged or gone; run again"):
+        make_plan(settings)
+    assert run(settings) == everything[1]
 
 
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
@@ -182,13 +145,13 @@ def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, mak
     assert [run(one) for one in (settings, other)] == versions
 
 
-def test_prune_does_not_forget_a_pin_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
+def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings = make_settings()
     run_all(settings, Notes())
-    lost = lose_pin(settings.store.path, "centroids")
+    lost = lose_fit(settings.store.path, "centroids")
     prune(settings, LocalStore(settings.store.path))
-    with pytest.raises(StoreError, match=re.escape(f"pin {lost} is missing")):
+    with pytest.raises(StoreError, match=re.escape(f"fit {lost} is missing")):
         run_all(settings, Notes())
 
 

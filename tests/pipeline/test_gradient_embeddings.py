@@ -23,7 +23,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
 

@@ -15,7 +15,7 @@ from dagster_divorder.models import checkpoint
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics import deep_model
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 

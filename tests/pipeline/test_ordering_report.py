@@ -20,7 +20,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import corpus_name, output_label, percent
 from tests.conftest import topic_records, write_jsonl

@@ -23,7 +23,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import copy_fits, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
@@ -130,9 +130,7 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     write_jsonl(corpus, topic_records(40))
     run(settings)
     fits = tmp_path / "fits"
-    LocalStore(fits).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(settings.store.path / part, fits / part)
+    copy_fits(settings.store.path, fits)
     write_jsonl(corpus, topic_records(55)[::-1])
     run(settings)
     write_jsonl(corpus, topic_records(50))
@@ -414,7 +412,6 @@ def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     corpus: Path, make_settings: Make
 ) -> None:
     from dagster_divorder.store import sample
-    from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.view import View
 
     settings = make_settings()

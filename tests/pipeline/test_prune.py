@@ -65,9 +65,7 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     before = output_bytes(settings)
     planned = plan_prune(store)
     assert planned.documents == 10
-    assert {"documents", "fits/centroids", "pins", "records", "stages/clusters", "views"} <= set(
-        planned.bytes
-    )
+    assert {"documents", "fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
     freed = prune(settings, store)
     assert freed.documents == 10

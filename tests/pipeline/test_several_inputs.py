@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -285,7 +285,7 @@ def test_a_clock_that_was_set_back_delays_no_longer_than_a_change_does(watcher: 
 def test_damage_in_the_store_starts_a_run_to_mend_it(watcher: Watcher) -> None:
     watcher.starts()
     append(docs(watcher))
-    (watcher.settings.store.path / "receipts/raw_docs.json").write_bytes(b"{")
+    (watcher.settings.store.path / "state.json").write_bytes(b"{")
     assert len(watcher.starts()) == 1
 
 

@@ -69,8 +69,8 @@ from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 

@@ -39,9 +39,9 @@ from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.view.pictures import selection_sweep
 

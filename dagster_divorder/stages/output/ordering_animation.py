@@ -28,8 +28,8 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.films import (
     COLUMNS,
     ROWS,

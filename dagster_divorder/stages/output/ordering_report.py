@@ -65,8 +65,8 @@ from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_kind
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,

@@ -21,14 +21,14 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Size, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import Fit, model_path
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
+from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
@@ -51,7 +51,7 @@ class BaseModel:
     token occurs in.
     """
 
-    place: Fit | Path
+    place: str | Path
     directory: Path
     info: dict[str, Any]
     document_frequency: np.ndarray
@@ -99,7 +99,7 @@ def load_base_model(run: Run) -> BaseModel:
     receipt, files = run.receipt("base_model"), run.fit("base_model")
     statistics = unpack(files[STATISTICS])
     bootstrap = run.settings.model.base == BOOTSTRAP
-    place = run.current_fit("base_model") if bootstrap else Path(receipt.facts["directory"])
+    place = receipt.files["fit"] if bootstrap else Path(receipt.facts["directory"])
     return BaseModel(
         place=place,
         directory=model_path(run.store, place),
@@ -210,8 +210,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _base_model_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
+def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
+    return {**orjson.loads(fitted.files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
 
 
 def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         for name, value in receipt.facts.items()
         if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
     }
-    left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
+    left = documents_left(run, receipt)
     note = _another_corpus(left)
     if note:
         run.progress.note(note)
@@ -246,7 +246,7 @@ def _another_corpus(left: float) -> str | None:
 def _is_of_this_corpus(run: Run) -> Finding:
     """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
     first one, and is cut into more tokens than need be."""
-    left = documents_left(run, load_fitted(run.store, run.current_fit("base_model")))
+    left = documents_left(run, run.receipt("base_model"))
     return Finding(
         passed=_another_corpus(left) is None,
         text=f"{left:.0%} of the documents that the base model was made on are left in the input.",

@@ -32,7 +32,7 @@ from dagster_divorder.core.topics.word_bits import word_bits
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, library
@@ -40,9 +40,9 @@ from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings, first_lines
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 
 DIFFERENT, SAME = 0.3, 0.7
@@ -394,9 +394,9 @@ ARI_COMPARISON = PinnedFit(
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, files: {
-        **orjson.loads(files[INFO]),
-        "documents": orjson.loads(files[FITTED])["documents"],
+    facts=lambda run, fitted: {
+        **orjson.loads(fitted.files[INFO]),
+        "documents": fitted.documents,
     },
     figures=_ari_comparison_figures,
     show=_show_ari_comparison,

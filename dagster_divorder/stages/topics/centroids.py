@@ -26,7 +26,7 @@ from dagster_divorder.core.topics.cluster import (
 )
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Size
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
@@ -122,15 +122,14 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
 
 
-def _centroids_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    info, arrays = orjson.loads(files[INFO]), unpack(files[ARRAYS])
-    documents = orjson.loads(files[FITTED])["documents"]
+def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
+    info, arrays = orjson.loads(fitted.files[INFO]), unpack(fitted.files[ARRAYS])
     return {
         "k": len(arrays["centroids"]),
         "dims": arrays["centroids"].shape[1],
-        "documents": documents,
+        "documents": fitted.documents,
         "mean_distance": info["mean_distance"],
-        "note": _note(info, int(arrays["sizes"].sum()), documents),
+        "note": _note(info, int(arrays["sizes"].sum()), fitted.documents),
     }
 
 

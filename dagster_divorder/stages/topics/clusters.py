@@ -24,9 +24,9 @@ from dagster_divorder.stages.topics.components import (
     space_figures,
     space_reads,
 )
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, offsets
 
 MAX_SHARE_WITHOUT_VECTOR = 0.01

@@ -37,11 +37,11 @@ from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     return found
 
 
-def _read_spec(store: Store, model: Fit | Path, deep: Deep, device: Device) -> EmbeddingSpec:
+def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     """What settings come to on a machine that computes, for an `engine.device`."""
     directory = model_path(store, model)
     return read_spec(
@@ -185,7 +185,7 @@ class Embed:
 
     store: Store = field(compare=False)
     tokens: StageFiles = field(compare=False)
-    model: Fit | Path
+    model: str | Path
     spec: EmbeddingSpec
     half: bool
     tokenizer: str

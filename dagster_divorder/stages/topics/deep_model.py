@@ -35,7 +35,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DeepModel:
     its content; `engine` runs its tokenizer, of so large a `vocabulary`: None where its tokens are those of
     token_counts; `trained` says how that went where it was trained here (`models.decoder.train`)."""
 
-    place: Fit | Path
+    place: str | Path
     directory: Path
     fingerprint: str
     tokenizer: str
@@ -73,7 +73,7 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     """
     receipt = run.receipt(stage)
     facts = receipt.facts
-    place = Path(facts["directory"]) if "directory" in facts else run.current_fit(stage)
+    place = Path(facts["directory"]) if "directory" in facts else run.receipt(stage).files["fit"]
     return DeepModel(
         place=place,
         directory=model_path(run.store, place),
@@ -253,7 +253,7 @@ def _model(stage: str, description: str) -> PinnedFit:
         refit="decoder",
         drift=another_corpus,
         amount=partial(_amount, stage=stage),
-        facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},
+        facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run, stage)},
     )
 
 

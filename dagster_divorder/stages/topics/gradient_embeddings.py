@@ -35,7 +35,7 @@ from dagster_divorder.stages.topics.deep_embeddings import (
 )
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -79,7 +79,7 @@ def gradients_of(run: Run) -> Gradients:
 
 
 def _read(
-    store: Store, model: Fit | Path, settings: Settings, setting: str, device: Device
+    store: Store, model: str | Path, settings: Settings, setting: str, device: Device
 ) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
     """What settings come to on a machine that computes: how the model reads documents, and of which parameters
     gradients are taken and of which not, by name, with their sizes."""

@@ -39,7 +39,7 @@ from dagster_divorder.core.topics.k_calibration import (
 )
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.evidence.strategy_comparison import row as order_row
 from dagster_divorder.stages.order.sequence_order import vector_sums
@@ -47,9 +47,9 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings,
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 
 FITS = 3
@@ -322,9 +322,9 @@ K_CALIBRATION = PinnedFit(
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, files: {
-        **orjson.loads(files[INFO]),
-        "documents": orjson.loads(files[FITTED])["documents"],
+    facts=lambda run, fitted: {
+        **orjson.loads(fitted.files[INFO]),
+        "documents": fitted.documents,
     },
     figures=_k_calibration_figures,
     show=_show_k_calibration,

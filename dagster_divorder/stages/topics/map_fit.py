@@ -20,8 +20,8 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import load_receipt
 
 ARRAYS = "map.safetensors"
 NOTE = "note.json"
@@ -81,8 +81,8 @@ MAP_FIT = PinnedFit(
     can_be_made=lambda: why_no_map() is None,
     drift=another_corpus,
     amount=lambda settings, size: min(size.documents, settings.advanced.map_documents),
-    facts=lambda run, files: {
+    facts=lambda run, fitted: {
         "space": chosen_space_key(run),
-        "note": orjson.loads(files[NOTE]) if NOTE in files else None,
+        "note": orjson.loads(fitted.files[NOTE]) if NOTE in fitted.files else None,
     },
 )
