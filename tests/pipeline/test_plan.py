@@ -221,9 +221,9 @@ def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_s
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     assert scopes() == ("nothing", "new")
     assert run(settings)["k_calibration"]["new_documents"] == 0
-    write_jsonl(corpus, [*topic_records(20), *topic_records(3, start=90)])
+    write_jsonl(corpus, [*topic_records(20), *topic_records(6, start=90)])
     # How many clusters there are to be is known once it has run.
     assert scopes() == ("all", "all")
-    assert whys(make_plan(settings))["k_calibration"] == "13% of the documents have changed since"
+    assert whys(make_plan(settings))["k_calibration"] == "23% of the documents have changed since"
     assert whys(make_plan(settings))["centroids"] == "k_calibration is made again"
-    assert run(settings)["k_calibration"]["new_documents"] == 92
+    assert run(settings)["k_calibration"]["new_documents"] == 104
