@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure as metrics
 from dagster_divorder.core.measure.prefix import POINTS, PrefixDeviation, prefix_of, squares_in_stream
 from dagster_divorder.core.measure.shares import ShareDeviation
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure as metrics
 from dagster_divorder.core.kernels.moving_windows import moving_deviations
 from dagster_divorder.core.measure.moving import achievable_mix, moving_mix, slide_along, wanted_between
 from dagster_divorder.core.measure.seam import seams

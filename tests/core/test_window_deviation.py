@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure as metrics
 from dagster_divorder.core.measure import windows_in_stream
 from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.errors import InputError

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure as metrics
 from dagster_divorder.view import charts, drawing, pictures
 from dagster_divorder.view.pictures import PicturedOrder, ordering_comparison
 from dagster_divorder.view.words import brief, points
