@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
 
@@ -114,14 +113,6 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     names = load_names(Run(corpus.settings, corpus.store))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
     assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
-
-
-def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = corpus.run(RECORDS)
-    forbid(monkeypatch, "fit", "place", "why_no_map", "_places", "_parquet", "_picture")
-    after = corpus.run(RECORDS)
-    assert (after.version, after.files) == (before.version, before.files)
-    assert (after.figures["new_documents"], after.figures["reused_documents"]) == (0, 80)
 
 
 def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,33 +244,6 @@ def test_few_documents(corpus: Corpus, count: int) -> None:
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
     corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
     assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
-
-
-def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
-    first = corpus.run(RECORDS)
-    before = corpus.places()
-    for name in ("places", "map", "picture"):
-        path = corpus.store.local(first.files[name])
-        content = path.read_bytes()
-        if name == "places":
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            corpus.run(RECORDS + MORE)  # which reads where documents were
-        else:
-            path.unlink()
-        assert corpus.run(RECORDS).files == first.files
-        assert path.read_bytes() == content and corpus.places() == before
-
-
-def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> None:
-    corpus.run(RECORDS)
-    before = corpus.run(RECORDS + MORE)
-    places = corpus.places()
-    receipt = corpus.store.local("receipts/cluster_map.json")
-    receipt.unlink()
-    corpus.store.local(before.files["places"]).unlink()
-    after = corpus.run()
-    assert corpus.places() == places and after.files == before.files
-    assert orjson.loads(receipt.read_bytes())
 
 
 def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(

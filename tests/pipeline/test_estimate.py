@@ -104,8 +104,8 @@ def test_stages_of_neural_networks_are_measured_on_a_few_documents(
         settings = make_settings(
             deep=deep,
             heldout={"share": 0.1},
-            evidence={"tokens": 1_000, "seeds": 2, "epochs": 2, "batch": 1},
-            sequence={"length": 32, "batch": 1},
+            evidence={"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+            sequence={"length": 32, "batch": 4},
         )
         found = make_estimate(settings, *GRAPH.needed(settings), "training_evidence")
         stages = {"training_evidence"}

@@ -356,15 +356,6 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
         ran(make_settings(heldout={"share": 0.5}))
 
 
-@pytest.mark.parametrize("stage", ["k_calibration", "strategy_comparison"])
-def test_evidence_is_made_with_documents_held_out(tmp_path: Path, make_settings: Make, stage: str) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    settings = make_settings(heldout={"share": SHARE}, k_calibration={"values": (2, 4), "fits": 2})
-    run = ran(settings, stage)
-    # How many clusters there are is a question to all documents.
-    assert run.receipt(stage).figures["documents"] == 80
-
-
 def test_copies_in_another_case_or_normal_form_are_not_trained_on(
     tmp_path: Path, make_settings: Make
 ) -> None:
