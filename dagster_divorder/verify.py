@@ -24,11 +24,11 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
+from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side
-from dagster_divorder.write.curated import damaged_file, read_manifest
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None) -> Answer:

@@ -155,8 +155,8 @@ def _map(run: Run, receipt: Receipt) -> Told:
     from dagster_divorder.stages.topics.cluster_map import SIDECAR
     from dagster_divorder.stages.topics.cluster_names import load_names
     from dagster_divorder.stages.topics.clusters import cluster_sizes
+    from dagster_divorder.store.output_manifests import read_manifest
     from dagster_divorder.view.words import count
-    from dagster_divorder.write.curated import read_manifest
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
     on_map, documents = figures["on_map"], figures["of_documents"]

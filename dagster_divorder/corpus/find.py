@@ -38,8 +38,8 @@ from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
-from dagster_divorder.write.curated import MANIFEST, read_manifest
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"

@@ -35,7 +35,7 @@ def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) 
         code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
         description=stage.description,
         group_name=group,
-        kinds=set(stage.kinds(settings)),
+        kinds=set(stage.kinds_under(settings)),
         check_specs=check_specs(stage),
         # Steps run one after another: evidence waits until the output is there.
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},

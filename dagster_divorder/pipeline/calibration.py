@@ -120,7 +120,7 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
 
 def _through_model(graph: Graph, settings: Settings, stage: str) -> bool:
     """Whether a stage, or one before it, runs a neural network."""
-    return any(NETWORKS in graph[name].kinds(settings) for name in graph.needed(settings, stage))
+    return any(NETWORKS in graph[name].kinds_under(settings) for name in graph.needed(settings, stage))
 
 
 def _shallow(settings: Settings) -> Settings:

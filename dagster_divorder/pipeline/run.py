@@ -131,7 +131,7 @@ class Run:
         if receipt is None:
             raise missing(f"{stage} has no result in {self.store.place}")
         made = (receipt.fingerprint, set(receipt.upstream))
-        if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
+        if made != (here.fingerprint(self.settings), set(here.reads_under(self.settings))):
             raise missing(f"{stage} was last made with other settings")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:

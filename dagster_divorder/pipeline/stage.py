@@ -182,7 +182,7 @@ class Stage(ABC):
     name: str
     version: int
     description: str
-    reads: Callable[[Settings], Sequence[str]]
+    reads: Sequence[str] | Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
     key_from_inputs: bool = False
@@ -191,7 +191,7 @@ class Stage(ABC):
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
-    kinds: Callable[[Settings], Collection[str]] = lambda settings: ()
+    kinds: Collection[str] | Callable[[Settings], Collection[str]] = ()
     """What makes the result, such as `faiss`; Dagster shows an icon of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
@@ -215,6 +215,14 @@ class Stage(ABC):
     """Bytes of text for each of which, from the second on, one worker more shares the work; None: one process does it,
     whatever the size."""
 
+    def reads_under(self, settings: Settings) -> Sequence[str]:
+        """The stages before it, under some settings."""
+        return self.reads(settings) if callable(self.reads) else self.reads
+
+    def kinds_under(self, settings: Settings) -> Collection[str]:
+        """What makes the result, under some settings."""
+        return self.kinds(settings) if callable(self.kinds) else self.kinds
+
     def fingerprint(self, settings: Settings) -> str:
         """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
         decides = orjson.dumps(dict(self.settings(settings)), option=orjson.OPT_SORT_KEYS, default=str)
@@ -231,7 +239,7 @@ class Stage(ABC):
         return content_hash(self.name, code, of)
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return versions(run, *self.reads(run.settings))
+        return versions(run, *self.reads_under(run.settings))
 
     def receipt(self, run: Run, key: str, version: str, **parts: Any) -> Receipt:
         """A receipt of this stage, made from what is current now."""
@@ -241,7 +249,7 @@ class Stage(ABC):
             key=key,
             version=version,
             # Those of a plan are not kept, and not all that is read decides the result.
-            upstream={} if run.planning else versions(run, *self.reads(run.settings)),
+            upstream={} if run.planning else versions(run, *self.reads_under(run.settings)),
             settings=given_settings(run.settings),
             **parts,
         )
@@ -263,7 +271,7 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
 def _versions_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
     """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
     not depend on it, and a fit outlives it."""
-    receipts = {name: run.receipt(name) for name in stage.reads(run.settings) if name != "raw_docs"}
+    receipts = {name: run.receipt(name) for name in stage.reads_under(run.settings) if name != "raw_docs"}
     return {
         name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
         for name, receipt in receipts.items()

@@ -23,39 +23,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import xxhash
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
-from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
+from dagster_divorder.engine.progress import Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
-from dagster_divorder.store.manifests import (
-    EXPORT_MANIFEST,
-    HEAD_BYTES,
-    NEIGHBOUR,
-    OLD_EXPORT_MANIFEST,
-    REPLACED_BY,
-    file_at,
-    manifest_check,
-    whole_manifest,
+from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
+from dagster_divorder.store.output_manifests import (
+    MANIFEST,
+    FileName,
+    manifest_bytes,
+    manifest_names,
+    read_manifest,
+    sound_manifests,
 )
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.write.gather import Content, Scattered, scatter
 
-MANIFEST = "curated_meta.json"
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
 BESIDE = (
@@ -66,54 +62,11 @@ BESIDE = (
 )
 """What is written next to an output and is no part of it."""
 LEDGERS = "outputs"
-REHASH_BYTES = 10 << 30
-"""An output up to this size is read again to see that it is still whole; of a larger one, or one at a URL, sizes are
-compared."""
-
 MUCH_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
-
-
-FileName = Annotated[str, StringConstraints(pattern="^(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Owner(_Strict):
-    id: Hex
-    path: str
-
-
-class _Entry(_Strict):
-    bytes: NonNegativeInt
-    sha256: Hex
-
-
-class _Delta(_Strict):
-    new_documents: NonNegativeInt
-    reused_documents: NonNegativeInt
-    dropped_documents: NonNegativeInt
-
-
-class _Manifest(_Strict):
-    """What of a manifest is read back."""
-
-    key: Hex
-    store: _Owner
-    files: dict[FileName, _Entry]
-
-
-class _Curated(_Manifest):
-    """The same of that of the curated output."""
-
-    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
-    delta: _Delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +92,7 @@ def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
-    by_manifest = {*manifest["files"], *_manifest_names(name)} if manifest else set()
+    by_manifest = {*manifest["files"], *manifest_names(name)} if manifest else set()
     ledger = read_pointer(store, _ledger_file(place), Ledger)
     if ledger is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
@@ -392,7 +345,7 @@ class OutputFolder:
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
-        data = _manifest_bytes(manifest)
+        data = manifest_bytes(manifest)
         self._write(self.manifest, lambda file: file.write(data))
         self.store.check()
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
@@ -408,17 +361,16 @@ class OutputFolder:
 
     def _withdraw(self, key: str) -> None:
         """Mark the manifest that is there as replaced, if files that it names are about to be."""
-        for manifest in _manifest_names(self.manifest):
-            before = _read_manifest(self.path, manifest)
-            if before is None or all(
-                before["files"].get(name, entry)["sha256"] == entry["sha256"]
-                for name, entry in self.entries.items()
+        for name, manifest in sound_manifests(self.path, self.manifest):
+            if all(
+                manifest["files"].get(file, entry)["sha256"] == entry["sha256"]
+                for file, entry in self.entries.items()
             ):
                 continue
-            data, temporary = _manifest_bytes({**before, REPLACED_BY: key}), self._temporary_name(manifest)
-            with self.folder.create(manifest, temporary) as file:
+            data, temporary = manifest_bytes({**manifest, REPLACED_BY: key}), self._temporary_name(name)
+            with self.folder.create(name, temporary) as file:
                 file.write(data)
-            self.folder.publish({manifest: temporary}, manifest, (), self.store.check)
+            self.folder.publish({name: temporary}, name, (), self.store.check)
 
 
 def add_to_output(
@@ -437,11 +389,6 @@ def add_to_output(
         output.commit({key: of for key, of in manifest.items() if key not in ("store", "files")} | about)
 
 
-def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """A manifest as it is written: with a hash of itself."""
-    return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
-
-
 def write_hashed(
     folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
@@ -454,15 +401,6 @@ def write_hashed(
         "sha256": hashed.digest.hexdigest(),
         "head": hashlib.sha256(hashed.head).hexdigest(),
     }
-
-
-def entry_of(file: IO[bytes]) -> dict[str, Any]:
-    """What the manifest says of a file that is open for reading."""
-    file.seek(0)
-    head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    return {"bytes": file.tell(), "sha256": digest, "head": head}
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,67 +468,6 @@ class _HashedFile(io.RawIOBase):
 
     def writable(self) -> bool:
         return True
-
-
-def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
-    """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
-    what is damaged, or somebody else's, is never half believed. That of an export is also found where exports up to
-    version 2 have it. One whose files are being replaced, or were when a run was killed, only where `replaced` asks for
-    it: by then it says whose the folder is, not what the files hold.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    manifest = next(filter(None, (_read_manifest(path, each) for each in _manifest_names(name))), None)
-    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
-
-
-def _manifest_names(name: str) -> tuple[str, ...]:
-    """Names under which a manifest is looked for, the present one first."""
-    return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
-
-
-def _read_manifest(path: Place, name: str) -> dict[str, Any] | None:
-    try:
-        manifest = whole_manifest(folder_at(path).read(name))
-        (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StoreError(f"{file_at(path, name)} cannot be read: {error.strerror or error}") from error
-    except ValidationError:
-        return None
-    return manifest
-
-
-def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest is there with its size and (here, up to REHASH_BYTES in all) its hash."""
-    sizes = folder_at(path).sizes()
-    if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
-        return False
-    rehashed = isinstance(path, Path) and sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
-    return not rehashed or damaged_file(path, files) is None
-
-
-def damaged_file(
-    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
-) -> str | None:
-    """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
-    whole. advance: told of bytes."""
-    for name, entry in files.items():
-        try:
-            with folder_at(path).open(name) as opened:
-                assert isinstance(opened, io.RawIOBase)
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
-                size = opened.tell()
-        except OSError as error:
-            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
-        if size != entry["bytes"]:
-            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
-        if found != entry["sha256"]:
-            return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
-        advance(size)
-    return None
 
 
 def stage_scattered(

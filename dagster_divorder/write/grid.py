@@ -47,7 +47,8 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     read_whole,
 )
-from dagster_divorder.write.curated import entry_of, write_hashed
+from dagster_divorder.store.output_manifests import entry_of
+from dagster_divorder.write.curated import write_hashed
 from dagster_divorder.write.exports.parquet import SCHEMA, group_rows, open_writer, table
 
 PLAN = "grid.json"

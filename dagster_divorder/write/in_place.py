@@ -21,7 +21,8 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
-from dagster_divorder.write.curated import OutputFolder, entry_of
+from dagster_divorder.store.output_manifests import entry_of
+from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.gather import Content, scattered_rows
 
 LINE_BYTES = 1024

@@ -27,9 +27,9 @@ from dagster_divorder.core.order import order
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, export_manifest_file
+from dagster_divorder.store.output_manifests import entry_of
 from dagster_divorder.torch import open_export
 from dagster_divorder.verify import load_export
-from dagster_divorder.write.curated import entry_of
 from dagster_divorder.write.exports import parquet
 from dagster_divorder.write.grid import PLAN, grid_shuffle
 from tests.conftest import examples

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.write.curated import is_whole
+from dagster_divorder.store.output_manifests import is_whole
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner

@@ -481,7 +481,7 @@ class Law(RuleBasedStateMachine):
             stage = Path(name).parent.name
             if name not in pins:
                 # It went with the fit that it rests on, which another one has replaced.
-                assert refitted & set(GRAPH[stage].reads(chosen)), name
+                assert refitted & set(GRAPH[stage].reads_under(chosen)), name
             elif pins[name] != pin:
                 assert stage in refitted, name
                 reason = orjson.loads(pins[name])["reason"]
@@ -515,7 +515,7 @@ class Law(RuleBasedStateMachine):
         surprises: set[str] = set()
         for stage, receipt in made.items():
             computed = receipt.facts["computed"]
-            if not surprises.isdisjoint(GRAPH[stage].reads(self.settings())):
+            if not surprises.isdisjoint(GRAPH[stage].reads_under(self.settings())):
                 surprises.add(stage)
             elif computed != plan[stage].documents:
                 assert plan[stage].unless, (stage, plan[stage], computed)

@@ -159,7 +159,7 @@ def keyed_stages(settings: Settings, base: Settings) -> set[str]:
         name
         for name, stage in GRAPH.items()
         if stage.fingerprint(settings) != stage.fingerprint(base)
-        or stage.reads(settings) != stage.reads(base)
+        or stage.reads_under(settings) != stage.reads_under(base)
     }
 
 

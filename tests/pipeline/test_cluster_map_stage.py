@@ -21,11 +21,11 @@ from dagster_divorder.stages.topics import cluster_map, map_fit
 from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.output_manifests import is_whole, read_manifest
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
-from dagster_divorder.write.curated import is_whole, read_manifest
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -70,7 +70,7 @@ def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    counted = unpack(stage._compute(of)[stage.COUNTS])
+    counted = unpack(stage._count_token_pairs(of)[stage.COUNTS])
     assert 300 < counted["tokens"].sum() <= 400
     assert len(counted["documents"]) >= 400 // 8 - 1
     assert (np.diff(counted["documents"].astype(object)) > 0).all()

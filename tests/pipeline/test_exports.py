@@ -40,10 +40,11 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     read_whole,
 )
+from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
-from dagster_divorder.write.curated import Ledger, read_manifest
+from dagster_divorder.write.curated import Ledger
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl

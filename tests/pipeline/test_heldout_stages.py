@@ -29,7 +29,8 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.mix import heldout
-from dagster_divorder.stages.mix.heldout import consumed_document_mask, heldout_ids
+from dagster_divorder.stages.mix.consumed import consumed_document_mask
+from dagster_divorder.stages.mix.heldout import heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.greedy_order import load_order

@@ -23,8 +23,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import sample
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.output_manifests import is_whole
 from dagster_divorder.store.view import View
-from dagster_divorder.write.curated import is_whole
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -24,8 +24,8 @@ from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.write.curated import read_manifest
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 

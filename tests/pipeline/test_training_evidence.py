@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import torch
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
+from dagster_divorder.engine.local import WORKER_NUMBER
 from dagster_divorder.engine.progress import Silent, duration
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import training
@@ -68,7 +71,7 @@ def ran(settings: Settings, *stages: str) -> Run:
 
 def planned(settings: Settings, *more: str) -> Run:
     """What trainings read is there, and none has run."""
-    return ran(settings, *GRAPH["training_evidence"].reads(settings), *more)
+    return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
 
 
 @pytest.fixture(scope="module")
@@ -370,3 +373,27 @@ def test_one_command_shows_it(
     of = settings({"tokens": None})
     assert main(["prove"]) == 1
     assert "evidence.tokens is unset" in capsys.readouterr().err
+
+
+def test_each_worker_trains_on_a_gpu_of_its_own(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(settings({}), LocalStore(settings({}).store.path).open(), Silent())
+    prepared = stage._Prepared.of(run, "stages/trial")
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv(WORKER_NUMBER, "3")
+
+    def train(*given: Any) -> NoReturn:
+        raise InterruptedError
+
+    monkeypatch.setattr(stage, "_trained", train)
+    each = prepared.trainings()[0]
+    data = prepared.run.store.put_hashed(
+        "stages/trial", "data", stage.pack_arrays({"ids": np.zeros(1)}), "safetensors"
+    )
+    for device in ("cpu", "cuda"):
+        task = replace(prepared.task(each), device=device)
+        with pytest.raises(InterruptedError):
+            stage._train(run.store, "stages/trial", task, each._replace(data=data))
+    assert chosen == [3]

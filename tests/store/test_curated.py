@@ -20,15 +20,13 @@ from dagster_divorder.settings.sections import Heldout, Selection
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
 from dagster_divorder.store.pointers import write_pointer
 from dagster_divorder.write.curated import (
     BESIDE,
-    MANIFEST,
     Ledger,
     OutputFolder,
     check_format,
-    is_whole,
-    read_manifest,
     refuse_foreign_files,
     remove_beside,
     tidy,

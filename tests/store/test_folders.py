@@ -20,12 +20,10 @@ from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
 from dagster_divorder.write.curated import (
     BESIDE,
     OutputFolder,
-    damaged_file,
-    is_whole,
-    read_manifest,
     refuse_foreign_files,
     refuse_strangers,
     remove_beside,

@@ -18,15 +18,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.write.curated import (
-    BESIDE,
-    OutputFolder,
-    damaged_file,
-    is_whole,
-    read_manifest,
-    remove_beside,
-    write_beside,
-)
+from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
+from dagster_divorder.write.curated import BESIDE, OutputFolder, remove_beside, write_beside
 from tests.store.fake_hub import Hub, hub
 
 __all__ = ["hub"]

@@ -106,7 +106,7 @@ class _RawDocs(Stage):
         if schema is not None and kind == "parquet":
             data = schema.serialize().to_pybytes()
             files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
-        facts = _facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
+        facts = _raw_docs_facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
         figures = {
             **counts(survey.documents, survey.new_documents),
             "records": survey.records,
@@ -147,10 +147,10 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
         corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
         read_into(ingest, corpus, lambda records: None, run)
         survey = ingest.survey(settings.input.max_reject_share)
-    return survey, _facts(run, kind, corpus, survey), key
+    return survey, _raw_docs_facts(run, kind, corpus, survey), key
 
 
-def _facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
     others = Counter[str]()
     for found in corpus.inputs:
         others.update(found.others)
@@ -331,7 +331,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
     facts = receipt.facts
     return {
         "input_files": Table(input_files(run.store, receipt)),
@@ -372,10 +372,10 @@ RAW_DOCS = _RawDocs(
     name="raw_docs",
     version=4,
     group="corpus",
-    kinds=lambda settings: {"parquet", "json"},
+    kinds={"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
     "Refused records go to the rejects with path, line and reason.",
-    reads=lambda settings: (),
+    reads=(),
     settings=lambda settings: {
         "paths": settings.input.paths,
         "text_field": settings.input.text_field,
@@ -389,7 +389,7 @@ RAW_DOCS = _RawDocs(
     then=("ids",),
     shared_from=PARTS_FROM_BYTES,
     pace=(0.15, 0.019),
-    show=_show,
+    show=_show_raw_docs,
     checks=(
         Check(
             name="rejects_below_limit",

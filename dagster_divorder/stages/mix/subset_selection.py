@@ -34,7 +34,7 @@ from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.heldout import consumed_record_mask, consumed_version
+from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
@@ -265,7 +265,7 @@ def _random(run: Run, rows: np.ndarray) -> np.ndarray:
     return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
 
 
-def _compute(run: Run) -> Made:
+def _select_subset(run: Run) -> Made:
     settings, pool = run.settings.selection, _pool(run)
     if not len(pool.rows):
         raise InputError(
@@ -372,7 +372,7 @@ def load_choices(run: Run) -> list[dict[str, Any]]:
     return run.rows("subset_selection", "choices")
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_subset_selection(run: Run, receipt: Receipt) -> Shown:
     shown: dict[str, Table | Picture] = {"choices": Table(load_choices(run))}
     if "picture" in receipt.files:
         what = "quality, diversity, overlap and length of the choice against how much quality counts"
@@ -380,7 +380,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     return shown
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
     chosen = settings.selection
     return (
         *("raw_docs", "token_counts", vectors_stage(settings)),
@@ -392,7 +392,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
     # Left out where it is unset, so that choices from before it keep their keys.
     unset = {"min_quality"} if settings.selection.min_quality is None else set()
     return {"selection": settings.selection.model_dump(mode="json", exclude=unset), "seed": settings.seed}
@@ -402,19 +402,19 @@ SUBSET_SELECTION = WholeCorpus(
     name="subset_selection",
     version=2,
     group="ordering",
-    kinds=lambda settings: {"numpy"},
+    kinds={"numpy"},
     description="Which records are trained on: chosen together for diversity and quality within a budget, or by a "
     "simpler way, with what the ways would choose side by side.",
-    reads=_reads,
-    settings=_settings,
+    reads=_subset_selection_reads,
+    settings=_subset_selection_settings,
     inputs=lambda run: {
-        **versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+        **versions(run, *(name for name in _subset_selection_reads(run.settings) if name != "ids")),
         # What is consumed stays in the stream.
         "consumed": consumed_version(run),
     },
     content=("selection",),
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
-    compute=_compute,
-    show=_show,
+    compute=_select_subset,
+    show=_show_subset_selection,
 )

@@ -62,7 +62,7 @@ def trait_codes(
     return found.codes, found.names
 
 
-def _compute(run: Run) -> Made:
+def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
     names: list[tuple[str, tuple[str, ...]]] = []
@@ -93,5 +93,5 @@ TRAITS = WholeCorpus(
     },
     content=("codes", "names"),
     pace=(0.02, 0.0002),
-    compute=_compute,
+    compute=_code_traits,
 )

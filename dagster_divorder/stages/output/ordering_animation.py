@@ -49,7 +49,7 @@ BINS = 100
 """Points of the diversity curves."""
 
 
-def _compute(run: Run) -> Made:
+def _animate_ordering(run: Run) -> Made:
     shown, frames, fps = load_map(run), run.settings.animation.frames, run.settings.animation.fps
     pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {BAR: lambda: _bar_frames(run)}
     note = f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
@@ -126,7 +126,7 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
 ORDERING_ANIMATION = WholeCorpus(
     name="ordering_animation",
     version=3,
-    kinds=lambda settings: {"matplotlib"},
+    kinds={"matplotlib"},
     description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
     "cluster map lighting up as documents are first read.",
     reads=lambda settings: (
@@ -143,7 +143,7 @@ ORDERING_ANIMATION = WholeCorpus(
     quotes=("*",),
     publish=_publish,
     doing="drawing films",
-    compute=_compute,
+    compute=_animate_ordering,
     show=lambda run, receipt: {
         Path(name).stem: Link(run.settings.output.path / name) for name in receipt.facts["films"]
     },

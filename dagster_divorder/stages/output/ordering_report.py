@@ -106,7 +106,7 @@ LOOKED_AT = 1000
 """Sequences among which those are looked for: a book alone fills hundreds."""
 
 
-def _compute(run: Run) -> Made:
+def _write_ordering_report(run: Run) -> Made:
     from dagster_divorder.view.report.sections import report
 
     (found, missing), manifest = at_hand(run), load_manifest(run)
@@ -431,7 +431,7 @@ def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
     return MapPoints(shown.xy[there], rows[there], documents)
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
     sections, missing = (
         Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
         for name in ("sections", "missing")
@@ -439,7 +439,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
     embedding, model = settings.embedding, settings.model
     sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
@@ -470,7 +470,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
     version=7,
-    kinds=lambda settings: {"html", "matplotlib"},
+    kinds={"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
     "any browser, without a network.",
@@ -481,11 +481,11 @@ ORDERING_REPORT = WholeCorpus(
         *(["ids"] if settings.input.id_field else []),
     ),
     after=tuple(EVIDENCE),
-    settings=_settings,
+    settings=_ordering_report_settings,
     inputs=_inputs,
     quotes=("*",),
     publish=_publish,
     doing="drawing the report",
-    compute=_compute,
-    show=_show,
+    compute=_write_ordering_report,
+    show=_show_ordering_report,
 )

@@ -155,7 +155,7 @@ def _content_of(directory: Path) -> dict[str, Any]:
     }
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.core.vectors.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
     from dagster_divorder.models.checkpoint import embedding_table
@@ -209,11 +209,11 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _base_model_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
     return {**orjson.loads(files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
 
 
-def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
+def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
@@ -265,7 +265,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {**of_all, **fit_inputs(run, "base_model")}
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _base_model_settings(settings: Settings) -> dict[str, Any]:
     model = settings.model
     if model.base != BOOTSTRAP:
         return {"base": model.base, "revision": model.revision}
@@ -284,21 +284,21 @@ BASE_MODEL = PinnedFit(
     name="base_model",
     version=2,
     group="embedding",
-    kinds=lambda settings: {"huggingface"},
+    kinds={"huggingface"},
     description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
     "appended documents use it as it is.",
     reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
-    settings=_settings,
+    settings=_base_model_settings,
     inputs=_inputs,
     doing="making the base model",
     check_settings=lambda run: _locate(run.settings),
-    compute=_compute,
+    compute=_make_base_model,
     amount=_amount,
     pace=(0.0, 0.54),
     refit=lambda settings: Refit(settings.model.refit, "model.refit"),
     drift=another_corpus,
-    facts=_facts,
-    figures=_figures,
+    facts=_base_model_facts,
+    figures=_base_model_figures,
     checks=(
         Check(
             name="base_model_is_of_this_corpus",

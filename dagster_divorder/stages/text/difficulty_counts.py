@@ -28,7 +28,7 @@ CLIP_TOKENS = 1 << 14
 """A document is counted with at most this many tokens, so that no book crowds out the rest."""
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _count_token_pairs(run: Run) -> Mapping[str, bytes]:
     """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: the first
     half of the ids of those counted."""
     view, tokens = run.view, run.files("token_counts")
@@ -61,7 +61,7 @@ DIFFICULTY_COUNTS = PinnedFit(
         **fit_inputs(run, "difficulty_counts"),
     },
     doing="counting what follows each token",
-    compute=_compute,
+    compute=_count_token_pairs,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),
     drift=another_corpus,
 )

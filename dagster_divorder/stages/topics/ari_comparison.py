@@ -128,7 +128,7 @@ class _Clustered:
         return len(self.fit.centroids)
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     settings, view = run.settings, run.view
     spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
     kinds = settings.ari_comparison.spaces
@@ -335,7 +335,7 @@ def _count(settings: Settings) -> int:
     return USUAL if settings.clusters.k == "auto" else settings.clusters.k
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:
     return {
         "spaces": settings.ari_comparison.spaces,
         "sample": settings.ari_comparison.sample,
@@ -346,13 +346,13 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
+def _ari_comparison_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     return {
         name: value for name, value in receipt.facts.items() if name not in ("judged", "reason", "documents")
     }
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
     store, fit = run.store, receipt.files["fit"]
     disagreements = [
         {**row, "examples": " … ".join(row["examples"])} for row in load_disagreements(store, fit)
@@ -381,14 +381,14 @@ ARI_COMPARISON = PinnedFit(
         *("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
         *fit_reads(settings, "ari_comparison"),
     ),
-    settings=_settings,
+    settings=_ari_comparison_settings,
     inputs=lambda run: {
         **{kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},
         **fit_inputs(run, "ari_comparison"),
     },
     quotes=(PAIRS, DISAGREE, HEATMAP, MAPS),
     doing="comparing the spaces",
-    compute=_compute,
+    compute=_compare_clusterings,
     refit=lambda settings: Refit(settings.ari_comparison.refit, "ari_comparison.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
     # The limit may have been lowered.
@@ -398,6 +398,6 @@ ARI_COMPARISON = PinnedFit(
         **orjson.loads(files[INFO]),
         "documents": orjson.loads(files[FITTED])["documents"],
     },
-    figures=_figures,
-    show=_show,
+    figures=_ari_comparison_figures,
+    show=_show_ari_comparison,
 )

@@ -73,7 +73,7 @@ def _count(run: Run) -> int:
     return int(run.receipt("k_calibration").facts["k"]) if k == "auto" else k
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _fit_centroids(run: Run) -> Mapping[str, bytes]:
     k, space = _count(run), load_space(run)
     how = asdict(fit_settings(run.settings))
     vectors = space.rows(run.view, sample_rows(run, space, k))
@@ -101,7 +101,7 @@ def load_clusters(run: Run) -> ClusterFit:
     return _clusters(run.fit("centroids"))
 
 
-def _drift(run: Run, fitted: Fitted) -> str | None:
+def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
@@ -122,7 +122,7 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
 
 
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _centroids_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
     info, arrays = orjson.loads(files[INFO]), unpack(files[ARRAYS])
     documents = orjson.loads(files[FITTED])["documents"]
     return {
@@ -171,11 +171,11 @@ CENTROIDS = PinnedFit(
         **fit_inputs(run, "centroids"),
     },
     doing="fitting clusters",
-    compute=_compute,
+    compute=_fit_centroids,
     refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
-    drift=_drift,
+    drift=_centroids_drift,
     tentative="new documents lie too far from the centroids",
     amount=points_fitted,
     pace=(0.03, 55.0),
-    facts=_facts,
+    facts=_centroids_facts,
 )

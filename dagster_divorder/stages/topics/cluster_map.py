@@ -30,9 +30,10 @@ from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
+from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
-from dagster_divorder.write.curated import add_to_output, read_manifest
+from dagster_divorder.write.curated import add_to_output
 
 SIDECAR = "umap2d.npy"
 
@@ -54,7 +55,7 @@ def load_map(run: Run) -> ClusterMap | None:
     return ClusterMap(**run.arrays("cluster_map", "places")) if there else None
 
 
-def _compute(run: Run) -> Made:
+def _map_clusters(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     found, missing = _places(run), run.receipt("map_fit").facts["note"]
     shown, new = found or (None, sum(sizes))
@@ -146,13 +147,13 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     return pack_parquet(pa.table(columns))
 
 
-def _figures_now(run: Run) -> dict[str, Any]:
+def _cluster_map_figures_now(run: Run) -> dict[str, Any]:
     refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
     fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
     return {**fitted, "note": refused} if refused else fitted
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
     return {
         "cluster_map": Picture(run.store.local(receipt.files["picture"]), "map of the documents by cluster")
     }
@@ -192,7 +193,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
-    kinds=lambda settings: {"umap", "matplotlib"},
+    kinds={"umap", "matplotlib"},
     description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
     "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
     "missing.",
@@ -204,7 +205,7 @@ CLUSTER_MAP = WholeCorpus(
     quotes=("map", "picture"),
     publish=_publish,
     doing="drawing the cluster map",
-    compute=_compute,
-    figures_now=_figures_now,
-    show=_show,
+    compute=_map_clusters,
+    figures_now=_cluster_map_figures_now,
+    show=_show_cluster_map,
 )

@@ -39,7 +39,7 @@ def load_names(run: Run) -> list[str]:
     return names
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _name_clusters(run: Run) -> Mapping[str, bytes]:
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
     # Of so many documents every cluster has some, and its share of those that are read.
@@ -71,7 +71,7 @@ CLUSTER_NAMES = PinnedFit(
     },
     quotes=("*",),
     doing="naming clusters",
-    compute=_compute,
+    compute=_name_clusters,
     refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
     amount=points_fitted,

@@ -34,7 +34,7 @@ def load_cluster_table(run: Run) -> list[dict[str, Any]]:
     return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
 
 
-def _compute(run: Run) -> Made:
+def _tabulate_clusters(run: Run) -> Made:
     from dagster_divorder.core.kernels.members import nearest_members
 
     view, names = run.view, load_names(run)
@@ -90,5 +90,5 @@ CLUSTER_TABLE = WholeCorpus(
     ),
     quotes=("*",),
     pace=(0.04, 0.0013),
-    compute=_compute,
+    compute=_tabulate_clusters,
 )

@@ -41,7 +41,7 @@ def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> 
     return {"labels": labels, "distances": distances}
 
 
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     labels, distances = files.columns(run.view.documents, "labels", "distances")
     used, k = run.view.used_documents(), run.receipt("centroids").facts["k"]
     return {
@@ -50,7 +50,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
-def _figures_now(run: Run) -> dict[str, Any]:
+def _clusters_figures_now(run: Run) -> dict[str, Any]:
     centroids = run.receipt("centroids")
     fit = centroids.facts
     return {
@@ -81,7 +81,7 @@ def cluster_sizes(run: Run) -> np.ndarray:
     return np.bincount(labels, minlength=run.receipt("centroids").facts["k"])
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_clusters(run: Run, receipt: Receipt) -> Shown:
     figures = ("cluster", "name", "documents", "share", "mean_distance")
     rows = [
         {**{figure: row[figure] for figure in figures}, "example": next(iter(row["examples"]), "")}
@@ -173,9 +173,9 @@ CLUSTERS = PerDocument(
     pace=(0.02, 0.0006),
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
     needs=threaded_by_size,
-    figures=_figures,
-    figures_now=_figures_now,
-    show=_show,
+    figures=_clusters_figures,
+    figures_now=_clusters_figures_now,
+    show=_show_clusters,
     checks=(
         Check(
             name="documents_have_vectors",

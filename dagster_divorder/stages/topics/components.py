@@ -117,7 +117,7 @@ def space_figures(run: Run) -> dict[str, Any]:
     return shown
 
 
-def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
+def _fit_components(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
     def compute(run: Run) -> Mapping[str, bytes]:
         from dagster_divorder.core.vectors.pca import fit
 
@@ -142,7 +142,7 @@ def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
     )
 
 
-def _facts(kind: str) -> Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]]:
+def _components_facts(kind: str) -> Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]]:
     def facts(run: Run, files: Mapping[str, bytes]) -> Mapping[str, Any]:
         info, documents = orjson.loads(files[INFO]), orjson.loads(files[FITTED])["documents"]
         return {
@@ -168,10 +168,10 @@ def _components(kind: str) -> PinnedFit:
             **fit_inputs(run, COMPONENTS_OF[kind]),
         },
         doing=f"fitting principal components of the {kind} vectors",
-        compute=_compute(kind),
+        compute=_fit_components(kind),
         refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
         drift=has_doubled,
-        facts=_facts(kind),
+        facts=_components_facts(kind),
     )
 
 

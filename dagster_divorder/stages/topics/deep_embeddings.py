@@ -73,8 +73,8 @@ def vector_facts(
     return run.memo["made"]
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_deep_model(run), _settings(run.settings), _embed_of)
+def _deep_embeddings_facts(run: Run) -> dict[str, Any]:
+    return vector_facts(run, STAGE, load_deep_model(run), _deep_embeddings_settings(run.settings), _embed_of)
 
 
 def _embed_of(run: Run) -> Embed:
@@ -288,8 +288,8 @@ def _free(device: str) -> None:
     release(device)
 
 
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    spec = EmbeddingSpec(**_facts(run)["made"]["spec"])
+def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    spec = EmbeddingSpec(**_deep_embeddings_facts(run)["made"]["spec"])
     flagged = files.column(run.view.documents, "flagged")
     return {
         "pooling": spec.pooling,
@@ -343,7 +343,7 @@ def vector_figures(
     return {**found, "flagged_documents": len(flags)}
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:
     return settings.deep.model_dump(
         mode="json", include={"pooling", "max_tokens", "long_documents", "stored", "device", "dtype"}
     )
@@ -353,18 +353,21 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     name=STAGE,
     version=2,
     group="embedding",
-    kinds=lambda settings: {"huggingface", "pytorch"},
+    kinds={"huggingface", "pytorch"},
     description="One vector per document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=_settings,
-    inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
+    settings=_deep_embeddings_settings,
+    inputs=lambda run: {
+        "model": load_deep_model(run).fingerprint,
+        "made": _deep_embeddings_facts(run)["made"],
+    },
     key_from_inputs=True,
-    facts=_facts,
+    facts=_deep_embeddings_facts,
     doing="storing vectors",
     compute=_embed_of,
     needs=lambda run, missing: embed_needs(run, _embed_of(run)),
-    figures=_figures,
+    figures=_deep_embeddings_figures,
 )

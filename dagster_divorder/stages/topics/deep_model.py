@@ -143,7 +143,7 @@ def checkpoint_fingerprint(directory: Path) -> str:
     return state.hexdigest()
 
 
-def _compute(run: Run, stage: str) -> Mapping[str, bytes]:
+def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     base, checkpoint = load_base_model(run), _checkpoint(run, stage)
     if not checkpoint:
         # The token table, beside which the decoder's own weights are small.
@@ -216,7 +216,7 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
-def _settings(settings: Settings, stage: str) -> dict[str, Any]:
+def _deep_model_settings(settings: Settings, stage: str) -> dict[str, Any]:
     model, revision, _ = _asked(settings, stage)
     if model != BOOTSTRAP:
         return {"model": model, "revision": revision}
@@ -242,14 +242,14 @@ def _model(stage: str, description: str) -> PinnedFit:
         name=stage,
         version=1,
         asset=False,
-        kinds=lambda settings: {"pytorch"},
+        kinds={"pytorch"},
         description=description,
         reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
-        settings=partial(_settings, stage=stage),
+        settings=partial(_deep_model_settings, stage=stage),
         inputs=partial(_inputs, stage=stage),
         doing=f"making the {stage.replace('_', ' ')}",
         check_settings=lambda run: _locate(run.settings, stage),
-        compute=partial(_compute, stage=stage),
+        compute=partial(_make_deep_model, stage=stage),
         refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
         drift=another_corpus,
         amount=partial(_amount, stage=stage),

@@ -53,7 +53,7 @@ def load_model(run: Run) -> DeepModel:
     return load_deep_model(run, model_stage(run.settings))
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
     return vector_facts(run, STAGE, load_model(run), gradients_settings(run.settings), gradients_of)
 
 
@@ -130,8 +130,8 @@ class Gradients(Embed):
         return arrays, work
 
 
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    made = _facts(run)["made"]
+def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    made = _gradient_embeddings_facts(run)["made"]
     found = vector_figures(
         run,
         files,
@@ -161,7 +161,7 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     name=STAGE,
     version=1,
     group="embedding",
-    kinds=lambda settings: {"huggingface", "pytorch"},
+    kinds={"huggingface", "pytorch"},
     description="One vector per document: what it would change in the last blocks of a causal language model (the "
     "gradient of its loss), projected at random, L2-normalised.",
     reads=lambda settings: (
@@ -171,11 +171,14 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     settings=gradients_settings,
     # As costly as training on the corpus: nobody has it who has not asked.
     when=lambda settings: settings.takes_gradients,
-    inputs=lambda run: {"model": load_model(run).fingerprint, "made": _facts(run)["made"]},
+    inputs=lambda run: {
+        "model": load_model(run).fingerprint,
+        "made": _gradient_embeddings_facts(run)["made"],
+    },
     key_from_inputs=True,
-    facts=_facts,
+    facts=_gradient_embeddings_facts,
     doing="taking gradients",
     compute=gradients_of,
     needs=lambda run, missing: embed_needs(run, gradients_of(run)),
-    figures=_figures,
+    figures=_gradient_embeddings_figures,
 )

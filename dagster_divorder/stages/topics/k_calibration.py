@@ -65,7 +65,7 @@ COMPARED = (DISTINCT, WORST)
 """Figures of the order that stand beside shuffling's."""
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     seconds: dict[str, float] = {}
     rows, facts = _calibrate(run, run.view, load_space(run), seconds)
     with _timed(seconds, "picture"):
@@ -272,7 +272,7 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
     return unpack_rows(store.read(f"{folder}/{TABLE}"))
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _k_calibration_settings(settings: Settings) -> dict[str, Any]:
     return {
         "values": settings.k_calibration.values,
         "fits": settings.k_calibration.fits,
@@ -283,7 +283,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
+def _k_calibration_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     facts = receipt.facts
     return {
         "recommended": facts["recommended"] or "no clear number",
@@ -294,7 +294,7 @@ def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
     fit = receipt.files["fit"]
     return {
         "calibration": Table(load_table(run.store, fit)),
@@ -310,10 +310,10 @@ K_CALIBRATION = PinnedFit(
     'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '
     "documents have changed; `fitted` says why.",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
-    settings=_settings,
+    settings=_k_calibration_settings,
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},
     doing="calibrating the number of clusters",
-    compute=_compute,
+    compute=_calibrate_k,
     refit=lambda settings: Refit(settings.k_calibration.refit, "k_calibration.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
     # The limit may have been lowered.
@@ -323,6 +323,6 @@ K_CALIBRATION = PinnedFit(
         **orjson.loads(files[INFO]),
         "documents": orjson.loads(files[FITTED])["documents"],
     },
-    figures=_figures,
-    show=_show,
+    figures=_k_calibration_figures,
+    show=_show_k_calibration,
 )

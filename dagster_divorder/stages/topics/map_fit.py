@@ -51,7 +51,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {"space": space, "note": None if fitted else why_no_map(), **fit_inputs(run, "map_fit")}
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _fit_map(run: Run) -> Mapping[str, bytes]:
     note = _inputs(run)["note"]
     if note:
         run.progress.note(note)
@@ -83,7 +83,7 @@ MAP_FIT = PinnedFit(
     settings=lambda settings: {"sample": settings.cluster_map.sample, "seed": settings.seed},
     inputs=_inputs,
     doing="fitting the map",
-    compute=_compute,
+    compute=_fit_map,
     refit=_refit,
     drift=another_corpus,
     amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),

@@ -1,0 +1,154 @@
+"""Manifests of outputs: what one has to say, how it is read, and whether the files that it names are whole.
+
+`curated_meta.json` is the manifest of the curated output; exports have one of their own (store/manifests.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.errors import StoreError
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    HEAD_BYTES,
+    OLD_EXPORT_MANIFEST,
+    REPLACED_BY,
+    file_at,
+    manifest_check,
+    whole_manifest,
+)
+
+MANIFEST = "curated_meta.json"
+REHASH_BYTES = 10 << 30
+"""An output up to this size is read again to see that it is still whole; of a larger one, or one at a URL, sizes are
+compared."""
+
+
+FileName = Annotated[str, StringConstraints(pattern="^(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Owner(_Strict):
+    id: Hex
+    path: str
+
+
+class _Entry(_Strict):
+    bytes: NonNegativeInt
+    sha256: Hex
+
+
+class _Delta(_Strict):
+    new_documents: NonNegativeInt
+    reused_documents: NonNegativeInt
+    dropped_documents: NonNegativeInt
+
+
+class _Manifest(_Strict):
+    """What of a manifest is read back."""
+
+    key: Hex
+    store: _Owner
+    files: dict[FileName, _Entry]
+
+
+class _Curated(_Manifest):
+    """The same of that of the curated output."""
+
+    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
+    delta: _Delta
+
+
+def manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """A manifest as it is written: with a hash of itself."""
+    return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
+
+
+def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
+    """The manifest of an output folder, or None.
+
+    None where no manifest of this name is exactly what was written: a damaged or a foreign one is never half believed.
+    An export's manifest is also read from where versions up to 2 have it. A manifest whose files are being replaced, or
+    were when a run was killed, counts only with `replaced`: it still says whose the folder is, not what the files hold.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    manifest = next((manifest for _, manifest in sound_manifests(path, name)), None)
+    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
+
+
+def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and contents of the manifests of an output folder, those being replaced too.
+
+    Raises:
+        StoreError: one cannot be read.
+    """
+    for each in manifest_names(name):
+        try:
+            manifest = whole_manifest(folder_at(path).read(each))
+            (_Curated if each == MANIFEST else _Manifest).model_validate(manifest)
+        except (FileNotFoundError, NotADirectoryError, ValidationError):
+            continue
+        except OSError as error:
+            raise StoreError(f"{file_at(path, each)} cannot be read: {error.strerror or error}") from error
+        assert manifest is not None
+        yield each, manifest
+
+
+def manifest_names(name: str) -> tuple[str, ...]:
+    """Names under which a manifest is looked for, today's first."""
+    return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
+
+
+def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether every file of a manifest is there with its size and (here, up to REHASH_BYTES in all) its hash."""
+    sizes = folder_at(path).sizes()
+    if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
+        return False
+    rehashed = isinstance(path, Path) and sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    return not rehashed or damaged_file(path, files) is None
+
+
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
+    """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
+    whole. advance: told of bytes."""
+    for name, entry in files.items():
+        try:
+            with folder_at(path).open(name) as opened:
+                assert isinstance(opened, io.RawIOBase)
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                size = opened.tell()
+        except OSError as error:
+            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
+        if size != entry["bytes"]:
+            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
+        if found != entry["sha256"]:
+            return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        advance(size)
+    return None
+
+
+def entry_of(file: IO[bytes]) -> dict[str, Any]:
+    """What the manifest says of a file that is open for reading."""
+    file.seek(0)
+    head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    return {"bytes": file.tell(), "sha256": digest, "head": head}
