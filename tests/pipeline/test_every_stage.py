@@ -57,8 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
         "clusters": {"k": 4},
         "selection": {"method": "random", "documents": 80},
         "gradients": {"model": "bootstrap"},
-        "order": {"frozen_tokens": 300},
     },
+    "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
 }
 """Settings that have, together, every stage."""
 RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
@@ -82,9 +82,9 @@ def settings_in(folder: Path, case: str) -> Settings:
     sections["store"] = {"path": folder / "store"}
     sections["output"] = {"path": folder / "curated"}
     sections["exports"] = {**sections.get("exports", {}), "path": folder / "exports"}
-    if sections["selection"].get("quality"):
+    if "quality" in sections.get("selection", {}):
         sections["selection"]["quality"] = str(folder / "classifier")
-    if sections["embedding"]["kind"] == "external":
+    if sections.get("embedding", {}).get("kind") == "external":
         sections["embedding"]["path"] = folder / "vectors.npy"
     return Settings(**sections)
 
