@@ -56,7 +56,9 @@ ELSEWHERE = {
 
 def test_only_packages_that_are_always_installed_are_imported_by_name() -> None:
     always = names(PROJECT["dependencies"]) | ALWAYS | sys.stdlib_module_names | {"dagster_divorder"}
-    found = {path.relative_to(PACKAGE).as_posix(): imports_of(ast.parse(path.read_text())) for path in MODULES}
+    found = {
+        path.relative_to(PACKAGE).as_posix(): imports_of(ast.parse(path.read_text())) for path in MODULES
+    }
     others = {name: imports - always for name, imports in found.items() if imports - always}
     assert others == ELSEWHERE
 

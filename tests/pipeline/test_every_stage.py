@@ -237,7 +237,7 @@ class History:
         for folder in (self.folder / "store" / "stages").iterdir():
             if folder.name not in (*MODEL_VECTORS, *consumed):
                 shutil.rmtree(folder)
-        shutil.rmtree(self.folder / "curated")
+        shutil.rmtree(self.folder / "curated", ignore_errors=True)
         self.run()
         return self.results()
 
@@ -308,7 +308,7 @@ def test_a_second_run_leaves_the_files_beside_the_store_alone(history: History) 
     assert history.again and history.untouched
 
 
-@of_kind()
+@of_kind(but=("raw_docs",))  # whose fragments prune may merge
 def test_prune_keeps_what_is_needed(history: History, stage: str) -> None:
     first, pruned = history.first[stage], history.pruned[stage]
     assert (pruned.key, pruned.version, pruned.files) == (first.key, first.version, first.files)
