@@ -335,7 +335,8 @@ def test_a_small_append_uses_the_fits_that_there_are(history: History, stage: st
     assert history.appended[stage].version == history.first[stage].version
 
 
-@of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity"))
+# The key of vectors of one's own names those that there were first.
+@of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity", "external_embeddings"))
 def test_an_append_comes_to_what_a_run_of_all_comes_to(history: History, stage: str) -> None:
     assert history.appended
     kept = {name for name in history.appended_results[stage] if name in history.from_scratch[stage]}

@@ -421,6 +421,9 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
         deep={"train_tokens": 2000},
+        k_calibration={"values": (2, 4), "fits": 2},
+        comparison={"documents": ("original", "balanced"), "sequences": ("original",)},
+        animation={"frames": 2},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )
     stages = ("curated_output", "exports", "near_duplicates", "cluster_table")
