@@ -17,7 +17,7 @@ from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text import difficulty_counts as stage
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import run
 
@@ -27,7 +27,7 @@ TRAITS = {"cluster": 1.0, "length": 1.0, "difficulty": 1.0}
 
 @pytest.fixture
 def settings(make_settings: Make) -> Settings:
-    return make_settings(order={"traits": TRAITS}, clusters={"refit": "never"})
+    return make_settings(order={"traits": TRAITS}, refit={"clusters": "never"})
 
 
 def test_difficulty_is_a_trait_in_bins_of_its_own_number(tmp_path: Path, settings: Settings) -> None:

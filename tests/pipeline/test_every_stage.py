@@ -23,14 +23,14 @@ from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
 
 SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
-    "model": {"vocab_size": 512, "dim": 8},
-    "deep": {"train_tokens": 2000, "dtype": "float32", "pca": 3},
+    "deep": {"dtype": "float32"},
+    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
     "gradients": {"dims": 32, "max_tokens": 32},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all": {
         "embedding": {"kind": "auto", "pca": 4},
         "clusters": {"k": "auto"},
-        "k_calibration": {"values": (2, 4), "fits": 2},
+        "k_calibration": {"values": (2, 4)},
         "heldout": {"share": 0.1},
         "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
         "order": {
@@ -50,7 +50,6 @@ CASES: dict[str, dict[str, Any]] = {
         "exports": {"formats": ("parquet", "text")},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
         "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
-        "animation": {"frames": 2},
     },
     "vectors of one's own": {
         "embedding": {"kind": "external", "pca": 2},

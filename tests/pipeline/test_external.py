@@ -27,9 +27,9 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import examples, topic_records, write_jsonl
 
