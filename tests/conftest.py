@@ -71,6 +71,9 @@ def is_long() -> bool:
 SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 """Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
 
+LONGEST = ("test_tutorial.py", "test_every_stage.py")
+"""Files that take a minute, which are begun first."""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Folders none of whose tests would be chosen are not imported: they import Dagster, and more."""
@@ -132,8 +135,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks; then with
-    the slow files of others."""
+    """Begin with the longest files; then with the slow folders, whose tests are all marked slow, before tests are
+    chosen by their marks; then with the slow files of others."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
@@ -141,7 +144,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return SLOW.index(folder)
         return len(SLOW) + (item.get_closest_marker("slow") is None)
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, rank(item)))
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")

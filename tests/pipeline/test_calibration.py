@@ -15,9 +15,7 @@ from sklearn.metrics import silhouette_samples
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.topics.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -111,24 +109,6 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
     sequences = results.metrics.set_index("measure")["sequences"]
     assert row["distinct clusters a sequence"] == sequences["clusters in a sequence, mean"]
     assert 100 * row["worst share, batch anywhere"] == sequences["worst batch anywhere"]
-
-
-def test_nothing_new_keeps_it_and_it_survives_a_prune(
-    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, receipts = made
-    prune(settings, LocalStore(settings.store.path).open())
-    before = receipts["k_calibration"]
-    for changed_share in (0.2, 0.0):
-        monkeypatch.setattr(drift, "CHANGED", changed_share)
-        again = run_stage("k_calibration", settings, Silent())
-        assert (again.version, again.files, again.fingerprint) == (
-            before.version,
-            before.files,
-            before.fingerprint,
-        )
-        assert again.figures["new_documents"] == 0
-        assert again.figures["fitted"] == "no: kept (first run on this store)"
 
 
 def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(

@@ -24,7 +24,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.state import Receipt, drop_receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 
@@ -117,14 +117,6 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     names = load_names(Run(corpus.settings, corpus.store))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
     assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
-
-
-def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = corpus.run(RECORDS)
-    forbid(monkeypatch, "fit", "place", "why_no_map", "_places", "_parquet", "_picture")
-    after = corpus.run(RECORDS)
-    assert (after.version, after.files) == (before.version, before.files)
-    assert (after.figures["new_documents"], after.figures["reused_documents"]) == (0, 80)
 
 
 def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,32 +248,6 @@ def test_few_documents(corpus: Corpus, count: int) -> None:
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
     corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
     assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
-
-
-def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
-    first = corpus.run(RECORDS)
-    before = corpus.places()
-    for name in ("places", "map", "picture"):
-        path = corpus.store.local(first.files[name])
-        content = path.read_bytes()
-        if name == "places":
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            corpus.run(RECORDS + MORE)  # which reads where documents were
-        else:
-            path.unlink()
-        assert corpus.run(RECORDS).files == first.files
-        assert path.read_bytes() == content and corpus.places() == before
-
-
-def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> None:
-    corpus.run(RECORDS)
-    before = corpus.run(RECORDS + MORE)
-    places = corpus.places()
-    drop_receipt(corpus.store, "cluster_map")
-    corpus.store.local(before.files["places"]).unlink()
-    after = corpus.run()
-    assert corpus.places() == places and after.files == before.files
-    assert load_receipt(corpus.store, "cluster_map") == after
 
 
 def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(

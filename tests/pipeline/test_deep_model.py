@@ -14,7 +14,6 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
 from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -138,17 +137,6 @@ def test_any_corpus_has_deep_embeddings(
 def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:
     model = load_deep_model(prepared(make_settings(advanced={"decoder_tokens": 0})))
     assert (model.trained["tokens"], model.trained["loss"]) == (0, [])
-
-
-def test_prune_keeps_the_decoder_that_the_result_was_made_with(corpus: Path, make_settings: Make) -> None:
-    load_deep_model(prepared(make_settings(advanced={"decoder_tokens": 2_000})))
-    settings = make_settings(advanced=SMALL)
-    run = prepared(settings, "deep_embeddings")
-    model = load_deep_model(run)
-    assert len(_stored_fits(run)) == 2
-    prune(settings, run.store)
-    assert _stored_fits(run) == {model.fingerprint}
-    assert load_deep_model(run) == model
 
 
 def _stored_fits(run: Run) -> set[str]:

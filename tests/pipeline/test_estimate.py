@@ -93,8 +93,8 @@ def test_a_growing_sample_tells_what_a_run_leaves(
 def test_stages_of_neural_networks_are_measured_on_a_few_documents(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(100))
-    monkeypatch.setattr(calibration, "FEW_BYTES", (8_000, 16_000, 32_000))
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
+    monkeypatch.setattr(calibration, "FEW_BYTES", (4_000, 8_000))
     few = {"decoder_tokens": 2_000}
     if kind == "deep":
         settings = make_settings(embedding={"kind": "deep"}, advanced=few)
@@ -104,8 +104,9 @@ def test_stages_of_neural_networks_are_measured_on_a_few_documents(
         settings = make_settings(
             advanced=few,
             heldout={"share": 0.1},
-            evidence={"tokens": 1_000, "seeds": 2, "epochs": 2, "batch": 1},
-            sequence={"length": 32, "batch": 1},
+            evidence={"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+            sequence={"length": 32, "batch": 4},
+            engine={"workers": 1},
         )
         found = make_estimate(settings, *GRAPH.needed(settings), "training_evidence")
         stages = {"training_evidence"}

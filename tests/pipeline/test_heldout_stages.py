@@ -357,15 +357,6 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
         ran(make_settings(heldout={"share": 0.5}))
 
 
-@pytest.mark.parametrize("stage", ["k_calibration", "strategy_comparison"])
-def test_evidence_is_made_with_documents_held_out(tmp_path: Path, make_settings: Make, stage: str) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    settings = make_settings(heldout={"share": SHARE}, k_calibration={"values": (2, 4)})
-    run = ran(settings, stage)
-    # How many clusters there are is a question to all documents.
-    assert run.receipt(stage).figures["documents"] == 80
-
-
 def test_copies_in_another_case_or_normal_form_are_not_trained_on(
     tmp_path: Path, make_settings: Make
 ) -> None:
@@ -429,6 +420,8 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
+        k_calibration={"values": (2, 4)},
+        comparison={"documents": ("original", "balanced"), "sequences": ("original",)},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )
     stages = ("curated_output", "exports", "near_duplicates", "cluster_table")

@@ -12,7 +12,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -63,15 +62,6 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
     assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
     for rows in (np.arange(80)[::-7], np.array([5, 5, 79, 0]), np.array([3])):
         assert space.rows(view, rows).tobytes() == whole[rows].tobytes()
-
-
-def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(embedding={"pca": 3})
-    first = cluster(settings)
-    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
-    second = cluster(settings)
-    assert (second["new_documents"], second["key"]) == (8, first["key"])
-    assert second["fits"] == first["fits"]
 
 
 def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
@@ -147,15 +137,6 @@ def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> N
     write_jsonl(corpus, topic_records(1)[:1])
     report = cluster(make_settings(embedding={"pca": 1}))
     assert (report["cluster_sizes"], report["explained_variance"]) == ([1], 0.0)
-
-
-def test_damaged_components_are_refused_and_named(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(embedding={"pca": 3})
-    cluster(settings)
-    (file,) = settings.store.path.glob("fits/shallow_components/*/components.safetensors")
-    file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    with pytest.raises(StoreError, match=r"fits/shallow_components/.* is damaged"):
-        cluster(settings)
 
 
 def test_another_recommended_number_of_clusters_is_a_reason_to_fit(

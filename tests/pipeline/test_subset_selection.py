@@ -271,17 +271,6 @@ def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings:
     assert figures["joined"] == len(now - was)
     assert figures["joined_new_records"] == len(now - set(before.record_id))
     assert figures["left"] == len(was - now)
-    # From nothing, with the same model, the same is chosen.
-    fresh = settings.model_copy(
-        update={
-            "store": settings.store.model_copy(update={"path": corpus.parent / "fresh"}),
-            "model": settings.model.model_copy(
-                update={"base": str(load_results(settings.store.path).base_model)}
-            ),
-        }
-    )
-    ran(fresh, "subset_selection")
-    assert load_results(fresh.store.path).selection.equals(after)
 
 
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:

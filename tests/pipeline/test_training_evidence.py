@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -207,30 +203,19 @@ def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     assert abs(curated["less shuffled"]["mean"]) < 0.3 * original["less shuffled"]["mean"]
 
 
-KILLED = """
-import json, os, signal
-from dagster_divorder import run_all
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.evidence import training_evidence
-train, done = training_evidence._train, []
-def counted(store, folder, task, each, **more):
-    if len(done) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done.append(each)
-    return train(store, folder, task, each, **more)
-training_evidence._train = counted
-settings = Settings(**json.loads(os.environ["SETTINGS"]))
-run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence"))
-"""
+def test_a_killed_run_goes_on_with_the_trainings_that_are_left(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, trained, train = settings({}), count(), stage._train
 
+    def train_two(*given: Any, **options: Any) -> Any:
+        if next(trained) == 2:
+            raise KeyboardInterrupt
+        return train(*given, **options)
 
-def test_a_killed_run_goes_on_with_the_trainings_that_are_left(settings: Callable[..., Settings]) -> None:
-    of = settings({})
-    environment = {**os.environ, "SETTINGS": of.model_dump_json()}
-    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, "_train", train_two)
+        ran(of)
     run = ran(of)
     assert run.receipt("training_evidence").figures["trained_now"] == 1
     # Nothing of what was only for the trainings stays.
