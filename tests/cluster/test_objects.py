@@ -82,7 +82,7 @@ def output(settings: Settings) -> dict[str, bytes]:
 
 
 def kept(store: Store) -> dict[str, bytes]:
-    """What a store holds, but for its state, which tells times, and for what names the store; each read and verified."""
+    """What a store holds, but for its state, which tells times, and what names the store; each read and verified."""
     with store.lease():
         names = [name for name in store.files() if "." in name.partition("/")[2]]
         names = [name for name in names if not name.startswith("states/")]
