@@ -116,7 +116,7 @@ class Results(AsTable):
     @property
     def embeddings(self) -> np.ndarray:
         """Vectors that were clustered, of the accepted records in input order, (N, D), float32 (float16 where
-        `deep.stored` says so), memory-mapped read-only.
+        `advanced.stored` says so), memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
 
@@ -131,7 +131,7 @@ class Results(AsTable):
     @property
     def gradients(self) -> np.ndarray:
         """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
-        where `gradients.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
+        where `advanced.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
 
         The first access writes them to one file in the store; later ones map it.
 

@@ -241,7 +241,7 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
             "input": {"paths": [str(tmp_path / "docs.jsonl")]},
             "store": {"path": tmp_path / "store"},
             "output": {"path": tmp_path / "curated", "plot": False},
-            "model": {"vocab_size": 512, "dim": 16},
+            "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
             "order": {"length_bins": 5},
             "sequence": {"length": 128, "batch": 4},

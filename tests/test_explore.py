@@ -31,18 +31,17 @@ TOML = """seed = 1
 [input]
 paths = ["docs \u6d77.jsonl"]
 source_field = "source"
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
+decoder_tokens = 2000
+film_frames = 4
 [deep]
-train_tokens = 2000
 dtype = "float32"
 [clusters]
 k = 4
 [k_calibration]
 values = [2, 4]
-[animation]
-frames = 4
 [order]
 length_bins = 5
 [sequence]

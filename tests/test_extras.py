@@ -21,8 +21,8 @@ from tests.conftest import topic_records, write_jsonl
 from tests.test_layers import MODULES, PACKAGE, name_of
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-ALWAYS = {"huggingface_hub", "pydantic", "typing_extensions"}
-"""Packages that transformers and pydantic-settings bring."""
+ALWAYS = {"huggingface_hub", "typing_extensions"}
+"""Packages that transformers and pydantic bring."""
 MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn", "umap-learn": "umap"}
 
 

@@ -39,6 +39,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import RULES
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import State, load_state, save_state
@@ -50,7 +51,6 @@ WORDS = {
     "c": "train track signal platform guard wagon steam bridge rain",
 }
 STRATEGIES = ("balanced", "f3", "stratified", "random", "original", "round_robin", "block_shuffle")
-REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
 DIFFERENT = ("curated_meta.json", "embeddings.npy")
 """Files of an output that name its store, or are equal to within rounding."""
 
@@ -199,7 +199,7 @@ class History:
             "input": {"paths": [str(self.folder / "in.jsonl")]},
             "store": {"path": self.folder / f"{place}store"},
             "output": {"path": self.folder / f"{place}out", "plot": False},
-            "model": {"vocab_size": 512, "dim": 8},
+            "advanced": {"vocab_size": 512, "token_dims": 8},
             "clusters": {"k": 3},
             "engine": {"workers": 1},
         }
@@ -358,7 +358,7 @@ class History:
         self.compare_with_a_fresh_run()
 
     def compare_with_a_fresh_run(self) -> None:
-        fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
+        fresh = self.settings("fresh_", refit=dict.fromkeys(RULES, "never"))
         state = load_state(LocalStore(self.folder / "store"))
         fits = {
             stage: [result for result in known if "fit" in result.files]

@@ -37,16 +37,15 @@ paths = ["docs.jsonl"]
 path = "store"
 [output]
 path = "curated"
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
+settle_seconds = 0
 [clusters]
 k = 8
 [sequence]
 length = 512
 batch = 8
-[automation]
-settle_seconds = 0
 """
 
 

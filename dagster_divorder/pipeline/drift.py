@@ -14,6 +14,9 @@ MIN_SHARE_LEFT = 0.1
 
 GROWTH = 2.0
 
+CHANGED = 0.2
+"""Share of the documents that may come or go before a comparison or a calibration is made again."""
+
 
 def documents_left(run: Run, receipt: Receipt) -> float:
     """Share of the documents that a fit was made on, by its receipt, that the corpus still holds."""
@@ -35,7 +38,7 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
     return another_corpus(run, fitted)
 
 
-def has_changed(run: Run, fitted: Fitted, share: float) -> str | None:
-    """More than a share of the documents has come or gone."""
+def has_changed(run: Run, fitted: Fitted) -> str | None:
+    """More than CHANGED of the documents have come or gone."""
     changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
-    return f"{changed:.0%} of the documents have changed since" if changed > share else None
+    return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

@@ -37,6 +37,7 @@ from dagster_divorder.pipeline.per_fragment import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import FITS, put_fit, read_fit
@@ -444,14 +445,6 @@ def _told(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     return result.facts, figures
 
 
-class Refit(NamedTuple):
-    """Whether a fit may be made again: `auto` by its own rule of drift, `now` once, `never`; and the setting that says
-    so."""
-
-    when: str
-    setting: str
-
-
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A fit as it is stored: its result, its files by name, the number of `documents` that it was made on, and a
@@ -469,8 +462,12 @@ class PinnedFit(Stage):
     what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
 
     compute: Callable[[Run], Mapping[str, bytes]]
-    refit: Callable[[Settings], Refit]
-    drift: Callable[[Run, Fitted], str | None]
+    refit: FitName | None = None
+    """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
+    rule is `auto`."""
+    can_be_made: Callable[[], bool] = lambda: True
+    """Whether this machine can make the fit again; one that is there stays where it cannot."""
+    drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
     """`drift` looks at the corpus alone: asked once a corpus, not in every run. False where it also looks at settings
@@ -487,23 +484,28 @@ class PinnedFit(Stage):
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return _versions_without_corpus(run, self)
 
+    def rule(self, settings: Settings) -> str:
+        """When the fit is made again: `auto`, by its drift; `now`, in this run; `never`."""
+        rule = settings.refit[self.refit] if self.refit else "auto"
+        return rule if rule == "never" or self.can_be_made() else "never"
+
     def decide(self, run: Run) -> Decision:
-        key, refit = self.key(run), self.refit(run.settings)
-        if refit.when == "now":
-            return self._anew(run, key, f"asked for by {refit.setting}")
-        fitted = load_fitted(run.store, self.name, key, refit.setting)
+        key, rule = self.key(run), self.rule(run.settings)
+        if rule == "now":
+            return self._anew(run, key, f"asked for by --refit {self.refit}")
+        fitted = load_fitted(run.store, self.name, key, self.refit)
         if fitted is None:
             return self._anew(run, key, what_changed(self, run))
         unless = ""
-        if refit.when == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fitted)):
+        if rule == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fitted)):
             if why := self.drift(run, fitted):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
         receipt, why = self._receipt(run, fitted), ""
-        if refit.when != "auto":
+        if rule != "auto":
             receipt.facts["checked"] = None
             if run.planning and (drift := self.drift(run, fitted)):
-                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+                why = f"{drift}; divorder run --refit {self.refit} makes it again"
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
@@ -535,7 +537,7 @@ class PinnedFit(Stage):
             keep_result(run.store, self.name, result)
             if before and before.version != result.version:
                 _remove_replaced(run, self, before)
-            receipt = self._receipt(run, Fitted(result, files, about["documents"], ids))
+            receipt = self._receipt(run, Fitted(result, files, run.corpus.documents, ids))
         documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
@@ -547,8 +549,8 @@ def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
     return Result(key=key, version=folder.rpartition("/")[2], files={"fit": folder}, facts=dict(facts))
 
 
-def load_fitted(store: Store, stage: str, key: str, setting: str = "") -> Fitted | None:
-    """The fit of a stage under a key, None where there is none. `setting` is the one that asks for another fit.
+def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
+    """The fit of a stage under a key, None where there is none. `name` is the one by which `--refit` asks for another.
 
     Raises:
         StoreError: a file of it is missing or altered. Where no setting asks for another fit, deleting the folder of
@@ -558,9 +560,9 @@ def load_fitted(store: Store, stage: str, key: str, setting: str = "") -> Fitted
     if result is None:
         return None
     try:
-        files = read_fit(store, result.files["fit"], setting)
+        files = read_fit(store, result.files["fit"], name)
     except StoreError:
-        if setting or f"{FITS}/{stage}" in store.folders(FITS):
+        if name or f"{FITS}/{stage}" in store.folders(FITS):
             raise
         return None
     return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])

@@ -27,17 +27,17 @@ def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
     return folder
 
 
-def read_fit(store: Store, folder: str, setting: str = "") -> dict[str, bytes]:
-    """The files of a fit. `setting` is the one that asks for another fit.
+def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
+    """The files of a fit. `name` is the one by which `--refit` asks for another fit.
 
     Raises:
         StoreError: a file is missing or altered.
     """
-    files = {name.rsplit("/", 1)[1]: store.read(name) for name in store.list(folder)}
+    files = {file.rsplit("/", 1)[1]: store.read(file) for file in store.list(folder)}
     stages, _, expected = folder.rpartition("/")
     found = _hash(files)
     if found != expected:
-        again = f'set {setting} = "now" for one run' if setting else f"delete {store.where(stages)}"
+        again = f"divorder run --refit {name}" if name else f"delete {store.where(stages)}"
         raise StoreError(
             f"fit {store.where(folder)} is {f'damaged: its files hash to {found}' if files else 'missing'}; restore it "
             f"from a copy, or {again} to fit again (later stages are then computed again)"

@@ -82,7 +82,7 @@ def output(settings: Settings) -> dict[str, bytes]:
 
 
 def kept(store: Store) -> dict[str, bytes]:
-    """What a store holds, but for its state, which tells times, and what names the store; each read and verified."""
+    """What a store holds but its state, which tells times, and what names the store; each read and verified."""
     with store.lease():
         names = [name for name in store.files() if "." in name.partition("/")[2]]
         names = [name for name in names if not name.startswith("states/")]
@@ -319,8 +319,9 @@ def test_dagster_and_the_commands_work_on_objects(
 ) -> None:
     config = make_corpus(tmp_path)
     config.write_text(
-        config.read_text().replace('path = "store"', f'path = "{new_place()}"')
-        + "[automation]\nsettle_seconds = 0\n"
+        config.read_text()
+        .replace('path = "store"', f'path = "{new_place()}"')
+        .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
     )
     defs, settings = load_definitions(config, monkeypatch), load_settings(config)
     with dg.DagsterInstance.ephemeral() as instance:

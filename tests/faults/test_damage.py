@@ -228,8 +228,8 @@ REFUSED = [
     *((alter, stage) for stage in ("base_model", "centroids", "bin_edges", "cluster_names")),
     *((cut, "base_model"), (Path.unlink, "centroids")),
 ]
-REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "order"}
-"""The section with the `refit` that asks for another fit."""
+REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "bins"}
+"""The name by which `--refit` asks for another fit."""
 
 
 @pytest.mark.parametrize(
@@ -247,12 +247,9 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
     assert f"fit {fit} is damaged" in said
     assert "Traceback" not in said
     if stage in REFIT:
-        section = REFIT[stage]
-        assert f'set {section}.refit = "now" for one run to fit again' in said
-        kept = config.read_text()
-        config.write_text(kept.replace(f"[{section}]", f'[{section}]\nrefit = "now"'))
-        assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
-        config.write_text(kept)
+        assert f"divorder run --refit {REFIT[stage]} to fit again" in said
+        asked = {"command": f"run --refit {REFIT[stage]}"}
+        assert runner.run(config, folder / "log", **asked) == 0, (folder / "log.out").read_text()
     else:
         assert f"delete {fit.parent} to fit again" in said
         shutil.rmtree(fit.parent)

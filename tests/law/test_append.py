@@ -54,7 +54,7 @@ class Corpus:
 @pytest.fixture
 def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
     path = tmp_path / "docs.jsonl"
-    chosen = make_settings(clusters={"refit": "never"}, input={"paths": [str(path)], "max_reject_share": 0.1})
+    chosen = make_settings(refit={"clusters": "never"}, input={"paths": [str(path)], "max_reject_share": 0.1})
     return Corpus(path, chosen)
 
 

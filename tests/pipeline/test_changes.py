@@ -71,7 +71,12 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             {"evidence": {"orders": ["balanced/random"]}, "order": {"within": 0.5}},
             ["order.within 1.0 -> 0.5"],
         ),
-        ("base_model", {}, {"model": {"dim": 64}, "store": {"path": "/other"}}, ["model.dim 128 -> 64"]),
+        (
+            "base_model",
+            {},
+            {"advanced": {"token_dims": 64}, "store": {"path": "/other"}},
+            ["advanced.token_dims 128 -> 64"],
+        ),
     ],
 )
 def test_the_settings_that_decide_a_stage_are_named(

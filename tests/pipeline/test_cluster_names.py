@@ -42,7 +42,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         input={"paths": [str(folder / "docs.jsonl")]},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 16},
+        advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4, **sections.get("clusters", {})},
         order={
             "length_bins": 5,
@@ -125,7 +125,7 @@ def test_names_stay_when_documents_are_appended_and_only_new_examples_are_read(
 
 
 def test_only_a_refit_names_anew(tmp_path: Path) -> None:
-    pinned = settings_of(tmp_path, clusters={"refit": "never"})
+    pinned = settings_of(tmp_path, refit={"clusters": "never"})
     write_jsonl(tmp_path / "docs.jsonl", records(50))
     before = [row["name"] for row in table_of(pinned)]
     backwards = [
@@ -133,7 +133,7 @@ def test_only_a_refit_names_anew(tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "docs.jsonl", backwards)
     assert [row["name"] for row in table_of(pinned)] == before
-    again = settings_of(tmp_path, clusters={"refit": "now"})
+    again = pinned.refitting("clusters")
     words = {word[::-1] for words in TOPICS.values() for word in words.split()}
     assert {word for row in table_of(again) for word in row["name"].split(", ")} <= words
 

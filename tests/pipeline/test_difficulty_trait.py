@@ -32,7 +32,7 @@ TRAITS = {"cluster": 1.0, "length": 1.0, "difficulty": 1.0}
 
 @pytest.fixture
 def settings(make_settings: Make) -> Settings:
-    return make_settings(order={"traits": TRAITS}, clusters={"refit": "never"})
+    return make_settings(order={"traits": TRAITS}, refit={"clusters": "never"})
 
 
 def by_document(settings: Settings) -> dict[bytes, float]:
@@ -101,7 +101,7 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     run(settings)
     incremental, known = output_bytes(settings), by_document(settings)
     shutil.rmtree(settings.output.path)
-    fresh = make_settings(order={"traits": TRAITS}, clusters={"refit": "never"}, store={"path": fits})
+    fresh = make_settings(order={"traits": TRAITS}, refit={"clusters": "never"}, store={"path": fits})
     run(fresh)
     assert by_document(fresh) == known
     assert output_bytes(fresh) == incremental

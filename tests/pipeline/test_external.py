@@ -396,13 +396,13 @@ def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytes
     texts = [*TEXTS]
     for number in range(4):
         corpus.write(texts)
-        made = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+        made = corpus.run(refit={"clusters": "never"}, embedding={"pca": 3})
         assert made["external_embeddings"].figures["new_documents"] == (1 if number else 60)
         texts = [*texts, f"new {number}"]
     store = LocalStore(corpus.folder / "store")
-    prune(corpus.settings(clusters={"refit": "never"}, embedding={"pca": 3}), store)
+    prune(corpus.settings(refit={"clusters": "never"}, embedding={"pca": 3}), store)
     assert plan_prune(store).bytes == {}
-    again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+    again = corpus.run(refit={"clusters": "never"}, embedding={"pca": 3})
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     (folder,) = store.folders("stages/external_embeddings")
     assert set(store.hashed(folder)) == set(store.hashed("documents"))

@@ -23,27 +23,27 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 
 SMALL: dict[str, Any] = {
-    "model": {"vocab_size": 512, "dim": 8},
+    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 4_000},
     "embedding": {"kind": "auto", "pca": 4},
-    "deep": {"train_tokens": 4_000, "dtype": "float32"},
+    "deep": {"dtype": "float32"},
     "k_calibration": {"values": (2, 4)},
     "clusters": {"k": "auto"},
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
 FITS = {
-    "ari_comparison": "ari_comparison.refit",
-    "base_model": "model.refit",
-    "bin_edges": "order.refit",
-    "centroids": "clusters.refit",
+    "ari_comparison": "ari_comparison",
+    "base_model": "model",
+    "bin_edges": "bins",
+    "centroids": "clusters",
     "cluster_names": None,
-    "deep_components": "clusters.refit",
-    "deep_model": "deep.refit",
-    "k_calibration": "k_calibration.refit",
-    "map_fit": "cluster_map.refit",
-    "shallow_components": "clusters.refit",
+    "deep_components": "clusters",
+    "deep_model": "decoder",
+    "k_calibration": "k_calibration",
+    "map_fit": "cluster_map",
+    "shallow_components": "clusters",
 }
-"""Every fit that is made here, and the setting that asks for another one."""
+"""Every fit that is made here, and the name by which `--refit` asks for another one."""
 
 
 class Notes:
@@ -120,10 +120,9 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
-    if setting := FITS[stage]:
-        section, key = setting.split(".")
-        assert f'set {section}.{key} = "now" for one run' in said
-        run(settings_in(made, **{section: {key: "now"}}))
+    if name := FITS[stage]:
+        assert f"or divorder run --refit {name} to fit again" in said
+        run(settings.refitting(name))
     else:
         (named,) = re.findall(r"delete (\S+) to fit again", said)
         shutil.rmtree(named)
@@ -173,7 +172,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     write_jsonl(tmp_path / "docs.jsonl", other)
     planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
     reason = "0% of the documents that it was made on are left"
-    assert planned["base_model"] == f'{reason}; set model.refit = "now" for one run to make it again'
+    assert planned["base_model"] == f"{reason}; divorder run --refit model makes it again"
     if not pca:
         assert planned["centroids"] == reason
 
@@ -181,13 +180,13 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     receipts = run_all(settings, notes, stages)
     warning = receipts["base_model"].figures["note"]
     assert warning.startswith("0% of the documents that base_model was made on are left")
-    assert 'model.refit = "now"' in warning
+    assert "divorder run --refit model" in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
     if pca:
         assert f"({reason})" in receipts["clusters"].figures["pca_fitted"]
     else:
         assert receipts["clusters"].figures["fitted"] == reason
-        assert 'cluster_map.refit = "now"' in receipts["cluster_map"].figures["note"]
+        assert "divorder run --refit cluster_map" in receipts["cluster_map"].figures["note"]
     # Said in every run, until it is asked for.
     again_notes = Notes()
     again = run_all(settings, again_notes, stages)
@@ -197,10 +196,9 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert make_plan(settings).stages[1].why == planned["base_model"]
     finding = run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"]
     assert not finding.passed
-    assert 'model.refit = "now"' in finding.remedy
+    assert "divorder run --refit model" in finding.remedy
 
-    asked = {"model": {"refit": "now"}, "clusters": {"refit": "now"}, "cluster_map": {"refit": "now"}}
-    run_all(make_settings(embedding={"pca": pca}, **asked), Notes(), stages)
+    run_all(settings.refitting("model", "clusters", "cluster_map"), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
     assert renewed["base_model"].figures["note"] is None
     assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
@@ -222,7 +220,7 @@ def test_a_corpus_that_grows_many_times_over_is_the_same_corpus(tmp_path: Path, 
 
 
 def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"refit": "never"})
+    settings = make_settings(refit={"clusters": "never"})
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Notes())
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=300))

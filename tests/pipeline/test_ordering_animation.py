@@ -24,7 +24,7 @@ def animate(settings: Settings) -> Receipt:
 
 def settings_for(make_settings: Callable[..., Settings], tmp_path: Path, **sections: object) -> Settings:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30) + topic_records(5))
-    return make_settings(animation={"frames": 3}, **sections)
+    return make_settings(advanced={"film_frames": 3}, **sections)
 
 
 def test_films_are_made_once_and_put_back_where_they_are_gone(

@@ -182,10 +182,10 @@ def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     assert "grown from 240 to 500 documents" in doubled["fitted"]
     assert doubled["new_documents"] == 500
     write_jsonl(corpus, topic_records(300))
-    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: kept")
-    asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
+    assert run(make_settings(refit={"clusters": "never"}))["clusters"]["fitted"].startswith("no: kept")
+    asked = run(settings.refitting("clusters", "model"))
     assert asked["clusters"]["fitted"].startswith("asked for")
-    assert asked["base_model"]["fitted"] == "asked for by model.refit"
+    assert asked["base_model"]["fitted"] == "asked for by --refit model"
 
 
 def test_gzip_and_folders_read_alike(tmp_path: Path, make_settings: Make) -> None:

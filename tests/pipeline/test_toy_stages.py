@@ -33,7 +33,6 @@ from dagster_divorder.pipeline.stage import (
     Made,
     PerDocument,
     PinnedFit,
-    Refit,
     Table,
     WholeCorpus,
 )
@@ -90,7 +89,7 @@ MEAN = PinnedFit(
     description="Letters of a document on average, when it was fitted.",
     reads=("raw_docs", "letters"),
     compute=fit_mean,
-    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    refit="clusters",
     drift=has_doubled,
     facts=lambda run, fitted: {"mean": orjson.loads(fitted.files["mean.json"])},
 )
@@ -175,12 +174,12 @@ def test_they_run_and_plan_alike(folder: Path) -> None:
 def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
     run_tally(settings_in(folder))
     append(folder, 1, documents=24)
-    never = settings_in(folder, clusters={"refit": "never"})
+    never = settings_in(folder, refit={"clusters": "never"})
     assert planned(never)["mean_letters"] == 0
     assert run_tally(never)["mean_letters"]["new_documents"] == 0
-    now = settings_in(folder, clusters={"refit": "now"})
+    now = settings_in(folder).refitting("clusters")
     assert planned(now)["mean_letters"] == 36
-    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by clusters.refit"
+    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by --refit clusters"
 
 
 def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(folder: Path) -> None:

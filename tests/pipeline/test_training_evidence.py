@@ -57,7 +57,7 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
         "input": {"paths": [str(corpus)], "source_field": "source"},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "plot": False},
-        "model": {"vocab_size": 512, "dim": 16},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
         "heldout": {"share": 0.1},
@@ -314,14 +314,16 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
         ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
         ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
-        ({"device": "cuda"}, {}, 'evidence.device is "cuda", which torch .* does not find'),
+        ({}, {"engine": {"device": "cuda"}}, 'engine.device is "cuda", which torch .* does not find'),
     ],
 )
 def test_bad_input_is_said(
     settings: Callable[..., Settings], evidence: dict[str, Any], sections: dict[str, Any], said: str
 ) -> None:
     of = settings(evidence)
-    if sections:
+    if "engine" in sections:
+        of = of.model_copy(update={"engine": of.engine.model_copy(update=sections["engine"])})
+    if "heldout" in sections:
         of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"share": None})})
     with pytest.raises(InputError, match=said):
         ran(of)

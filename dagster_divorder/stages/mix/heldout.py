@@ -28,7 +28,7 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, load_fitted
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
@@ -327,7 +327,6 @@ HELDOUT = PinnedFit(
     pace=(0.02, 0.004),
     compute=_choose_heldout,
     # Nobody asks for others: what is held out stays so.
-    refit=lambda settings: Refit("auto", ""),
     drift=_heldout_drift,
     # It looks at the values of mixing.trait too, which other edges and clusters change, and at what is consumed.
     checked_once_per_corpus=False,

@@ -343,7 +343,7 @@ def check_special_tokens(settings: Settings) -> None:
         return
     from dagster_divorder.models.checkpoint import locate
 
-    directory = locate(model.base, revision=model.revision)
+    directory = locate(model.base)
     if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
         raise _no_end_of_text(directory)
 

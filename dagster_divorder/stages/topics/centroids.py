@@ -1,6 +1,6 @@
 """centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
 
-Under `clusters.refit = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
+Under `refit.clusters = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
 documents are left, or when the documents that came since lie too far from them, by more than chance: of the sketch of
 the corpus those that the sketch of the fit does not have, a random sample, so that it does not matter in how many runs
 they came.
@@ -26,7 +26,7 @@ from dagster_divorder.core.topics.cluster import (
 )
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, Size
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
@@ -171,7 +171,7 @@ CENTROIDS = PinnedFit(
     },
     doing="fitting clusters",
     compute=_fit_centroids,
-    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    refit="clusters",
     drift=_centroids_drift,
     tentative="new documents lie too far from the centroids",
     amount=points_fitted,

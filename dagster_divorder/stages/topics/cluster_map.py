@@ -67,7 +67,7 @@ def _map_clusters(run: Run) -> Made:
     if shown and (left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
         note = (
             f"{left:.0%} of the documents that the map was fitted to are left; "
-            'set cluster_map.refit = "now" for one run to fit it to the present ones'
+            "divorder run --refit cluster_map fits it to the present ones"
         )
         run.progress.note(note)
     figures = {
@@ -147,7 +147,7 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
 
 
 def _cluster_map_figures_now(run: Run) -> dict[str, Any]:
-    refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
+    refused = why_no_map() if run.settings.refit["cluster_map"] == "now" else None
     fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
     return {**fitted, "note": refused} if refused else fitted
 

@@ -15,7 +15,7 @@ import orjson
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import points_fitted
 from dagster_divorder.store.reader import Reader
@@ -73,7 +73,6 @@ CLUSTER_NAMES = PinnedFit(
     quotes=("*",),
     doing="naming clusters",
     compute=_name_clusters,
-    refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
     amount=points_fitted,
     pace=(0.2, 130.0),
