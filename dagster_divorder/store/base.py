@@ -1,4 +1,4 @@
-"""What a store is, wherever it lies: immutable files by name, pointers that are replaced, and a lease.
+"""What a store is, wherever it lies: immutable files by name, one state that is replaced, and a lease.
 
 Guarantee: a name is either absent or complete, so that neither a killed process nor a full disk leaves a half-written
 file under its name.
@@ -31,9 +31,11 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
 from dagster_divorder.store.sources import RemoteFile, Source, open_source
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
+STATE = "state.json"
+"""What the stages have made (`store.state`)."""
 LEASE_FILE = "lease"
 TEMPORARY = ".divorder-tmp-"
 """How names of half-written files begin; no other program's do."""
@@ -47,7 +49,7 @@ Listed = TypeVar("Listed")
 _HASH = "[0-9a-f]{32}"
 _FOLDERS = "|".join(
     [
-        "(views|readings|rejects|schemas)",
+        "(views|readings|rejects|schemas|states)",
         rf"(documents|records/{_HASH})(/index)?",
         r"stages/[a-z_]+(/[\w-]+)?",
     ]
@@ -58,18 +60,14 @@ OURS = re.compile(
             FORMAT_FILE.replace(".", r"\."),
             LEASE_FILE,
             rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
+            STATE.replace(".", r"\."),
             rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",  # pointers
             rf"results/embeddings-{_HASH}\.npy",
             rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
         ]
     )
 )
 """Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
-
-
-POINTERS = ("receipts", "history", "outputs", "pins")
-"""Folders of what is replaced in place (`store.pointers`); all else keeps its bytes as long as it keeps its name."""
 
 
 def temporary_name() -> str:

@@ -1,6 +1,6 @@
 """A store below a URL of an object store: s3://, gs:// or az://.
 
-`put` creates an object on condition that there is none, so that no name ever changes its bytes; pointers and the lease
+`put` creates an object on condition that there is none, so that no name ever changes its bytes; the state and the lease
 lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
 puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
 
@@ -10,13 +10,12 @@ renamed; the least recently used go when there are too many bytes of them, and w
 is mapped. Whether a result is present says the object store alone.
 
 Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
-names; reading again none. Pointers cost one when they are written, and none when they are read while the lease is held,
+names; reading again none. The state costs one when it is written, and none when it is read while the lease is held,
 else one a second.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import shutil
@@ -31,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Data, Stat, Store, checked
+from dagster_divorder.store.base import OURS, STATE, TEMPORARY, Bytes, Data, Store, checked
 from dagster_divorder.store.folders import ObjectFolder
 from dagster_divorder.store.head import HEAD, Head, HeadState, Lease, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
@@ -94,22 +93,6 @@ class ObjectStore(Store):
 
     # Names ----------------------------------------------------------------------------------------------------------
 
-    def list(self, folder: str) -> builtins.list[str]:
-        return list(self.stats(folder)) if _in_head(folder) else super().list(folder)
-
-    def stats(self, folder: str) -> dict[str, Stat]:
-        if not _in_head(folder):
-            return super().stats(folder)
-        pointers = sorted(self._pointers().items())
-        return {name: Stat(len(data), 0.0) for name, data in pointers if name.rpartition("/")[0] == folder}
-
-    def folders(self, folder: str) -> builtins.list[str]:
-        if not _in_head(folder):
-            return super().folders(folder)
-        start = f"{folder}/"
-        below = [name.removeprefix(start) for name in self._pointers() if name.startswith(start)]
-        return sorted({start + name.partition("/")[0] for name in below if "/" in name})
-
     def files(self) -> dict[str, int]:
         obstore = load_extra("obstore")
 
@@ -120,26 +103,31 @@ class ObjectStore(Store):
         sizes = {name: size for name, size in sizes.items() if OURS.fullmatch(name)}
         # Copies of what others have removed go too: it may be text that is to be gone.
         self._copies.delete(*self._copies.files().keys() - sizes.keys())
-        return dict(sorted((sizes | {name: len(data) for name, data in self._pointers().items()}).items()))
+        if text := self._state():
+            sizes[STATE] = len(text)
+        return dict(sorted(sizes.items()))
 
-    def _pointers(self) -> dict[str, str]:
-        return (self._head.state() or {}).get("pointers", {})
+    def _state(self) -> str | None:
+        """What the head holds under STATE."""
+        text: str | None = (self._head.state() or {}).get(STATE)
+        return text
 
     def exists(self, name: str) -> bool:
         if name == HEAD:
             return self._head.state() is not None
-        return name in self._pointers() if _in_head(name) else super().exists(name)
+        return self._state() is not None if name == STATE else super().exists(name)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
         if name == HEAD:
             return orjson.dumps(self._head.state())
-        if not _in_head(name):
+        if name != STATE:
             return super().read(name)
-        if name not in self._pointers():
+        text = self._state()
+        if text is None:
             raise self._missing(name)
-        return self._pointers()[name].encode()
+        return text.encode()
 
     def read_verified(self, name: str) -> bytes:
         try:
@@ -152,11 +140,11 @@ class ObjectStore(Store):
     # Writing ----------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, data: Data, *, replace: bool = False) -> str:
-        if _in_head(name):
+        if name == STATE:
             assert isinstance(data, bytes)
             text = data.decode()
             if replace or not self.exists(name):
-                self._update(lambda state: state["pointers"].update({name: text}))
+                self._update(lambda head: head.update({STATE: text}))
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
             if self._send(name, view, view.nbytes, replace):
@@ -194,9 +182,9 @@ class ObjectStore(Store):
         return True
 
     def delete(self, *names: str) -> None:
-        objects = [checked(name, self.place) for name in names if not _in_head(name)]
-        if gone := {*names} & {*self._pointers()}:
-            self._update(lambda state: [state["pointers"].pop(name) for name in gone])
+        objects = [checked(name, self.place) for name in names if name != STATE]
+        if STATE in names and self.exists(STATE):
+            self._update(lambda head: head.update({STATE: None}))
         if not objects:
             return
         self._update(None)
@@ -298,8 +286,3 @@ class ObjectStore(Store):
 
     def clear_scratch(self) -> None:
         self._copies.clear_scratch()
-
-
-def _in_head(name: str) -> bool:
-    """Whether a name, or what is in a folder, lies in the head."""
-    return name.partition("/")[0] in POINTERS

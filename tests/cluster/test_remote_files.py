@@ -47,7 +47,7 @@ def s3(new_place: Callable[[], str]) -> str:
 def settings_of(folder: Path, **sections: Any) -> Settings:
     base: dict[str, Any] = {
         "store": sections.pop("store", {"path": folder / "store"}),
-        "model": {"vocab_size": 512, "dim": 16},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
         "sequence": {"length": 128, "batch": 4},
@@ -177,7 +177,7 @@ def test_a_commit_that_was_killed_is_finished_by_the_next_run(s3: str, tmp_path:
         f"""
         input.paths = ["in.jsonl"]
         output = {{ path = "{s3}/out", shard_bytes = 9000, plot = false }}
-        model = {{ vocab_size = 512, dim = 16 }}
+        advanced = {{ vocab_size = 512, token_dims = 16 }}
         clusters.k = 4
         order.length_bins = 5
         sequence = {{ length = 128, batch = 4 }}

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError
-from dagster_divorder.store.fits import Fit
+from dagster_divorder.store.base import STATE
 from dagster_divorder.store.local import LocalStore, explain_os_error
-from dagster_divorder.store.pointers import read_pointer, write_pointer
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import State, keep_copy, load_state, mend_state, save_state, signed
 from dagster_divorder.store.view import Fragment
 
 
@@ -58,16 +57,37 @@ def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(store: Lo
             list(files.mapped([one], "ids"))
 
 
-def test_a_pointer_under_another_name_is_refused(store: LocalStore) -> None:
-    fit = Fit("one", "0", "first")
-    write_pointer(store, "receipts/one.json", fit)
-    assert read_pointer(store, "receipts/one.json", Fit) == fit
-    store.put("receipts/two.json", store.read("receipts/one.json"))
-    with pytest.raises(DamagedFileError, match=r"receipts/two.json is damaged"):
-        read_pointer(store, "receipts/two.json", Fit)
-    # Nor is one of another shape, whatever its hash.
-    with pytest.raises(DamagedFileError, match=r"receipts/one.json is damaged"):
-        read_pointer(store, "receipts/one.json", Receipt)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        signed(b"[]"),
+        signed(b'{"receipts":5}'),
+        signed(b'{"receipts":{},"results":{},"outputs":{}}')[:-1] + b" }",
+    ],
+)
+def test_a_state_that_is_not_what_was_written_is_refused_and_mended(store: LocalStore, data: bytes) -> None:
+    state = State(outputs={"/out": ["order.npy"]})
+    save_state(store, state)
+    keep_copy(store)
+    store.put(STATE, data, replace=True)
+    with pytest.raises(DamagedFileError, match=r"state\.json is damaged or gone; run again"):
+        load_state(store)
+    assert "goes on from its copy" in str(mend_state(store))
+    assert load_state(store) == state
+    assert mend_state(store) is None
+
+
+def test_a_state_that_is_gone_is_missed_where_there_is_a_copy(store: LocalStore) -> None:
+    assert load_state(store) == State()
+    save_state(store, State(outputs={"/out": []}))
+    keep_copy(store)
+    store.delete(STATE)
+    with pytest.raises(DamagedFileError):
+        load_state(store)
+    store.delete(*store.list("states"))
+    assert load_state(store) == State()
 
 
 @pytest.mark.slow

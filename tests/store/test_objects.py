@@ -22,7 +22,7 @@ from obstore.store import MemoryStore
 
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.store import head, sources
-from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE
+from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
@@ -81,11 +81,8 @@ FOLDERS = (
     "documents",
     "documents/index",
     "stages/clusters/key",
-    "receipts",
-    "pins/clusters",
     "fits/clusters/" + "0" * 32,
 )
-POINTER_NAMES = ("receipts/a.json", "receipts/b.json", "pins/clusters/k.json", "history/pins/clusters/k.json")
 
 
 class Verbs(RuleBasedStateMachine):
@@ -117,11 +114,11 @@ class Verbs(RuleBasedStateMachine):
         name = self.folder.put_hashed(folder, key, data, "bin")
         assert (self.worker if by_worker else self.objects).put_hashed(folder, key, data, "bin") == name
 
-    @rule(name=st.sampled_from(POINTER_NAMES), data=st.binary(max_size=3), replace=st.booleans())
-    def put_pointer(self, name: str, data: bytes, replace: bool) -> None:
+    @rule(data=st.binary(max_size=3), replace=st.booleans())
+    def put_state(self, data: bytes, replace: bool) -> None:
         text = orjson.dumps({"data": data.hex()})
         for store in (self.folder, self.objects):
-            store.put(name, text, replace=replace)
+            store.put(STATE, text, replace=replace)
 
     @rule(
         name=st.sampled_from(["model.bin", "config.json"]), data=st.binary(max_size=3), replace=st.booleans()
@@ -132,7 +129,7 @@ class Verbs(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        there = [*self.folder.files().keys() - {FORMAT_FILE}, "receipts/none.json", "documents/none.bin"]
+        there = [*self.folder.files().keys() - {FORMAT_FILE}, "documents/none.bin"]
         names = data.draw(st.lists(st.sampled_from(sorted(there)), max_size=3, unique=True))
         for store in (self.folder, self.objects):
             store.delete(*names)
@@ -144,7 +141,7 @@ class Verbs(RuleBasedStateMachine):
         }
         assert self.objects.files() == files
         for store in (self.objects, self.worker):
-            for folder in (*FOLDERS, "fits", "history", "history/pins", "stages", "nowhere"):
+            for folder in (*FOLDERS, "fits", "stages", "nowhere"):
                 if store is self.objects or folder.partition("/")[0] in ("documents", "stages", "fits"):
                     assert store.list(folder) == self.folder.list(folder)
                     assert store.folders(folder) == self.folder.folders(folder)
@@ -154,8 +151,8 @@ class Verbs(RuleBasedStateMachine):
         assert {name: self.objects.read(name) for name in files} == {
             name: self.folder.read(name) for name in files
         }
-        assert [name for name in (*POINTER_NAMES, "documents/a.bin") if self.objects.exists(name)] == [
-            name for name in (*POINTER_NAMES, "documents/a.bin") if self.folder.exists(name)
+        assert [name for name in (STATE, "documents/a.bin") if self.objects.exists(name)] == [
+            name for name in (STATE, "documents/a.bin") if self.folder.exists(name)
         ]
 
 
@@ -244,11 +241,13 @@ def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: p
 # The lease ------------------------------------------------------------------------------------------------------------
 
 
-def test_pointers_and_removals_need_the_lease(store: ObjectStore, process: Callable[[], ObjectStore]) -> None:
+def test_the_state_and_removals_need_the_lease(
+    store: ObjectStore, process: Callable[[], ObjectStore]
+) -> None:
     worker = process()
     name = worker.put_hashed("views", "k", b"x", "bin")
     for write in (
-        lambda: worker.put("receipts/a.json", b"{}", replace=True),
+        lambda: worker.put(STATE, b"{}", replace=True),
         lambda: worker.delete(name),
         worker.check,
     ):
@@ -270,13 +269,13 @@ def test_a_second_run_is_refused_or_waits_and_a_lease_given_back_is_free_at_once
         pass
     # It works all the while, for much longer than TTL, and then ends.
     clock.meanwhile = lambda: (
-        one.put("receipts/a.json", str(clock.now).encode(), replace=True)
+        one.put(STATE, str(clock.now).encode(), replace=True)
         if clock.now < 1000 + 5 * TTL
         else lease.__exit__(None, None, None)
     )
     with two.lease(on_wait=said.append):
         assert 1000 + 5 * TTL <= clock.now < 1000 + 5 * TTL + 2
-        assert float(two.read("receipts/a.json")) > 1000 + 5 * TTL - 2
+        assert float(two.read(STATE)) > 1000 + 5 * TTL - 2
     assert len(said) == 1 and "waiting for it to end" in said[0]
 
 
@@ -285,22 +284,22 @@ def test_a_silent_holder_loses_the_lease_and_changes_nothing_any_more(
 ) -> None:
     stale, fresh = process(), process()
     with stale.lease():
-        stale.put("receipts/a.json", b"1", replace=True)
+        stale.put(STATE, b"1", replace=True)
         name = stale.put_hashed("views", "k", b"x", "bin")
         with fresh.lease():
             assert TTL < clock.now - 1000 < 1.1 * TTL + 1
             for write in (
                 stale.check,
                 lambda: stale.delete(name),
-                lambda: stale.put("receipts/a.json", b"2", replace=True),
-                lambda: stale.delete("receipts/a.json"),
+                lambda: stale.put(STATE, b"2", replace=True),
+                lambda: stale.delete(STATE),
             ):
                 with pytest.raises(LeaseLostError, match="was taken over by another run"):
                     write()
             # It reads on, and sees what is there.
-            fresh.put("receipts/a.json", b"3", replace=True)
+            fresh.put(STATE, b"3", replace=True)
             clock.now += 2
-            assert stale.read("receipts/a.json") == b"3"
+            assert stale.read(STATE) == b"3"
             assert fresh.exists(name)
         with process().lease(wait=False):
             pass
@@ -364,7 +363,7 @@ FAULTS = ("done", "lost", "lost, refused when repeated", "not done", "late")
 
 @settings(max_examples=examples(25), deadline=None)
 @given(faults=st.lists(st.sampled_from(FAULTS), max_size=8), writes=st.integers(1, 5))
-def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
+def test_whatever_becomes_of_answers_the_state_is_what_was_written_last(
     faults: list[str], writes: int
 ) -> None:
     """A swap that is "late" arrives after it was given up, with the next request."""
@@ -397,20 +396,17 @@ def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
         patch.setattr(obstore, "put", faulty)
         try:
             with store.lease(wait=False):
-                written = -1
                 for at in range(writes):
                     try:
-                        store.put("receipts/a.json", str(at).encode(), replace=True)
-                        written = at
+                        store.put(STATE, str(at).encode(), replace=True)
                     except StoreError as error:
                         assert "cannot be reached" in str(error)
                 left.clear()
-                store.put("receipts/b.json", b"last", replace=True)
+                store.put(STATE, b"last", replace=True)
         except StoreError as error:
             assert "cannot be reached" in str(error) and len(faults) - len(left) >= 6
             return
         fresh = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory))
-        assert fresh.read("receipts/b.json") == b"last"
-        assert written < 0 or int(fresh.read("receipts/a.json")) >= written
+        assert fresh.read(STATE) == b"last"
         with fresh.lease(wait=False):  # given back
             pass

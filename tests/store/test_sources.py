@@ -256,7 +256,7 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
 
 @at_urls
 def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [str(place)]}, automation={"settle_seconds": 5})
+    settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 5})
 
     def look(cursor: Cursor, now: float) -> Any:
         return check_input(settings, cursor, now, lambda: None)

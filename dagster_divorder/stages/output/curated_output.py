@@ -61,9 +61,9 @@ from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label

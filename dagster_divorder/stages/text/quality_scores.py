@@ -52,7 +52,7 @@ def _classifier(model: Path, device: str) -> Classifier:
 
 def _device(run: Run) -> str:
     """The device of a machine that computes."""
-    return call_on_a_worker(run, find_device, run.settings.deep.device)
+    return call_on_a_worker(run, find_device)
 
 
 def _quality_scores_needs(run: Run, missing: Any) -> Needs:
