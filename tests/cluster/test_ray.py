@@ -25,7 +25,7 @@ from dagster_divorder.errors import InputError, SettingsError, WorkerError
 from dagster_divorder.pipeline import per_fragment, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.write import gather
+from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows, text
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
@@ -155,7 +155,8 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     for module in (rows, text):
         for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES"} & vars(module).keys():
             monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(gather, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(permute, "MEMORY_BYTES", 2000)
+    monkeypatch.setattr(permute, "BUCKET_BYTES", 1000)
     found: list[dict[str, bytes]] = []
     for kind, address in (("local", None), ("ray", ray_address)):
         settings = make_settings(

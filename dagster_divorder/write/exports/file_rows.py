@@ -20,7 +20,7 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
-from dagster_divorder.write.curated import shard_limits
+from dagster_divorder.write.permute import shard_limits
 
 BLOCK_BYTES = 4 << 20
 """Of ids that a format is given at a time."""

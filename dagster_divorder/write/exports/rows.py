@@ -32,7 +32,7 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.file_rows import FileRows, Group, Scattered, Write, mapped_ids, scatter
-from dagster_divorder.write.gather import MAX_BUCKETS
+from dagster_divorder.write.permute import MAX_BUCKETS
 
 MEMORY_BYTES = 2 << 30
 WORKERS_FROM_BYTES = 4 << 30
