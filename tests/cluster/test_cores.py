@@ -29,7 +29,7 @@ def test_files_of_workers_have_the_bytes_of_one_process(
         (parts, "PART_BYTES", 8 << 20),
         (permute, "MEMORY_BYTES", 200_000),
         (permute, "BUCKET_BYTES", 100_000),
-        (rows, "MEMORY_BYTES", 200_000),
+        (rows, "MAPPED_BYTES", 200_000),
         (rows, "WORKERS_FROM_BYTES", 0),
     ):
         monkeypatch.setattr(module, name, value)
