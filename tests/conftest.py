@@ -32,6 +32,8 @@ from dagster_divorder.core import kernels
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import State, load_state, save_state
 
 # Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
 os.fsync = lambda descriptor: None
@@ -239,7 +241,7 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
             "input": {"paths": [str(tmp_path / "docs.jsonl")]},
             "store": {"path": tmp_path / "store"},
             "output": {"path": tmp_path / "curated", "plot": False},
-            "model": {"vocab_size": 512, "dim": 16},
+            "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
             "order": {"length_bins": 5},
             "sequence": {"length": 128, "batch": 4},
@@ -249,3 +251,11 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
         return Settings(**base)
 
     return make
+
+
+def copy_fits(source: Path, target: Path) -> None:
+    """Make a store that has the fits of another one, and nothing else."""
+    results = load_state(LocalStore(source)).results
+    fits = {stage: [result for result in known if "fit" in result.files] for stage, known in results.items()}
+    save_state(LocalStore(target).open(), State(results=fits))
+    shutil.copytree(source / "fits", target / "fits")

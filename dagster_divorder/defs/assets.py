@@ -15,7 +15,7 @@ from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 
 
 def assets(graph: Graph, settings: Settings) -> list[dg.AssetsDefinition]:
@@ -35,7 +35,7 @@ def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) 
         code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
         description=stage.description,
         group_name=group,
-        kinds=set(stage.kinds(settings)),
+        kinds=set(stage.kinds_under(settings)),
         check_specs=check_specs(stage),
         # Steps run one after another: evidence waits until the output is there.
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},

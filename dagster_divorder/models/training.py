@@ -18,6 +18,7 @@ not compare with those of other models.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -238,13 +239,6 @@ def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int
     return rank.astype(np.int32), min(room, len(counts))
 
 
-def device_variables(device: str) -> dict[str, str]:
-    """Environment of a process that trains: what makes cuBLAS deterministic, and memory of a step that is kept for the
-    next one, a third less time."""
-    kept = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-    return kept | ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if device == "cuda" else {})
-
-
 def train(task: Task, data: Export, advance: Callable[[int], object] = lambda tokens: None) -> Trained:
     """Train on all rows of an export that is open, whose epochs are those of the task; `advance` hears of tokens.
 
@@ -268,9 +262,11 @@ def train(task: Task, data: Export, advance: Callable[[int], object] = lambda to
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Kernels of a GPU that give the same numbers each time, meanwhile."""
+    """Kernels of a GPU that give the same numbers each time, meanwhile. cuBLAS reads what it is told when it is first
+    called in a process, and is told what it was before where somebody has said so."""
     import torch
 
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

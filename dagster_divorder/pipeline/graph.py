@@ -33,12 +33,19 @@ class Graph(Mapping[str, Stage]):
     def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
         """What each stage that these settings have reads directly, in an order in which they can run."""
         there = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
-        return {name: tuple(self[name].reads(settings)) for name in self._closure(settings, there)}
+        return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, there)}
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
         """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
-        that make none all."""
-        return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
+        that make none all, with the fits that `settings.refitting` asks for."""
+        if stages or OUTPUT not in self:
+            return self._closure(settings, stages or self.upstream(settings))
+        needed = self._closure(settings, [OUTPUT])
+        for fit in (name for name, rule in settings.refit.items() if rule == "now"):
+            makers = [name for name in self.upstream(settings) if getattr(self[name], "refit", None) == fit]
+            if set(needed).isdisjoint(makers):
+                needed = self._closure(settings, [*needed, *makers])
+        return needed
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an
@@ -95,12 +102,12 @@ class Graph(Mapping[str, Stage]):
                 found.add(name)
                 if name not in without:
                     then = [part for part in self[name].then if part in self and self[part].when(settings)]
-                    pending += [*self[name].reads(settings), *then]
+                    pending += [*self[name].reads_under(settings), *then]
         order: dict[str, None] = {}
 
         def place(name: str) -> None:
             if name in found and name not in order:
-                for read in self[name].reads(settings):
+                for read in self[name].reads_under(settings):
                     place(read)
                 order[name] = None
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.progress import Progress, Silent, counted
@@ -39,13 +37,12 @@ from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
-    FileName,
     manifest_bytes,
     manifest_names,
     read_manifest,
     sound_manifests,
 )
-from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.state import load_state, save_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
@@ -56,20 +53,11 @@ BESIDE = (
     "ordering_animation_umap.mp4",
 )
 """What is written next to an output and is no part of it."""
-LEDGERS = "outputs"
 MUCH_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """Names of the files that a store has written, or is about to write, into a folder."""
-
-    folder: str
-    files: list[FileName]
 
 
 def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
@@ -88,11 +76,11 @@ def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
     by_manifest = {*manifest["files"], *manifest_names(name)} if manifest else set()
-    ledger = read_pointer(store, _ledger_file(place), Ledger)
-    if ledger is None and manifest:
+    noted = load_state(store).outputs.get(real_place(place))
+    if noted is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
         return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
-    return by_manifest | set(ledger.files if ledger else ())
+    return by_manifest | set(noted or ())
 
 
 def _setting(manifest: str) -> str:
@@ -161,30 +149,17 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     changed = [
         name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
     ]
-    if not changed:
-        return
-    staged = {name: temporary_name() for name in changed}
-    with folder.explaining(changed[0]):
-        folder.prepare()
-        try:
-            for name, temporary in staged.items():
-                with folder.create(name, temporary) as file:
-                    file.write(files[name])
-            folder.publish(staged, changed[-1], (), store.check)
-        finally:
-            folder.delete(staged.values())
-            folder.release()
+    if changed:
+        folder.write({name: files[name] for name in changed}, store.check)
 
 
 def remove_beside(store: Store) -> list[str]:
     """Remove what this store has written next to its outputs; the names."""
     removed = []
-    for name in store.list(LEDGERS):
-        ledger = read_pointer(store, name, Ledger)
-        if ledger:
-            folder = folder_at(as_place(ledger.folder))
-            with folder.explaining():
-                removed += _remove_beside(store, folder, ledger.files)
+    for place, noted in load_state(store).outputs.items():
+        folder = folder_at(as_place(place))
+        with folder.explaining():
+            removed += _remove_beside(store, folder, noted)
     return removed
 
 
@@ -195,21 +170,18 @@ def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[s
     return mine
 
 
-def _ledger_file(place: Place) -> str:
-    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(real_place(place)))}.json"
-
-
-def _read_ledger(store: Store, place: Place) -> set[str]:
-    ledger = read_pointer(store, _ledger_file(place), Ledger)
-    return set(ledger.files) if ledger else set()
+def _noted(store: Store, place: Place) -> set[str]:
+    """Names in a folder that this store has written there, or was about to."""
+    return set(load_state(store).outputs.get(real_place(place), ()))
 
 
 def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
-    """Add names to the ledger of a folder, or make them the `only` ones."""
-    before = _read_ledger(store, place)
+    """Note that this store has written names into a folder, or is about to; or that these are the `only` ones."""
+    before = _noted(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
-        write_pointer(store, _ledger_file(place), Ledger(real_place(place), sorted(after)))
+        state = load_state(store)
+        save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
 
 
 @contextlib.contextmanager
@@ -326,7 +298,7 @@ class OutputFolder:
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
         with self.folder.explaining():
-            return _remove_beside(self.store, self.folder, _read_ledger(self.store, self.path))
+            return _remove_beside(self.store, self.folder, _noted(self.store, self.path))
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
         """Publish every staged file, the manifest last; then remove what only the old one named.
@@ -346,7 +318,7 @@ class OutputFolder:
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
-        stale = _read_ledger(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
+        stale = _noted(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
             if not self.folder.atomic:
                 self._withdraw(manifest["key"])
@@ -362,10 +334,7 @@ class OutputFolder:
                 for file, entry in self.entries.items()
             ):
                 continue
-            data, temporary = manifest_bytes({**manifest, REPLACED_BY: key}), self._temporary_name(name)
-            with self.folder.create(name, temporary) as file:
-                file.write(data)
-            self.folder.publish({name: temporary}, name, (), self.store.check)
+            self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
 
 
 def add_to_output(
@@ -413,7 +382,7 @@ class _Staging:
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
     kept = {manifest, *files}
-    noted = _read_ledger(store, path)
+    noted = _noted(store, path)
     folder = folder_at(path)
     with folder.explaining():
         store.check()

@@ -49,7 +49,7 @@ LETTERS = PerDocument(
     name="letters",
     version=1,
     description="Letters of each document.",
-    reads=lambda settings: ("raw_docs",),
+    reads=("raw_docs",),
     compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log", SECONDS, QUICK),
     needs=lambda run, fragments: {},
 )

@@ -129,7 +129,7 @@ def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(ray_address: str, r
 # Runs -----------------------------------------------------------------------------------------------------------
 
 
-TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json", "manifest.json")
+TIMED = ("state.json", "states", "format.json", "curated_meta.json", "manifest.json")
 """What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
 
 

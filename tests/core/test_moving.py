@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure
 from dagster_divorder.core.kernels.moving_windows import moving_deviations
 from dagster_divorder.core.measure.moving import achievable_mix, moving_mix, slide_along, wanted_between
 from dagster_divorder.core.measure.seam import seams
@@ -67,7 +67,7 @@ def test_a_mix_that_moves_nowhere_is_one_that_stays(corpus, window):
     order, length = np.arange(len(tokens)), 3
     targets = {"cluster": Targets(progress=progress, shares=still)}
     one, other = (
-        metrics.measure(
+        measure.measure(
             order, tokens, {"cluster": codes}, {"cluster": j}, sequence_length=length, batch=2, targets=of
         )
         for of in (None, targets)
@@ -167,8 +167,8 @@ def test_the_seam_of_a_mix_that_moves_is_held_against_both_its_ends():
     assert along.head_tail < 0.03 and along.worst < 0.03
 
 
-def diversity(codes: NDArray, *, later: tuple[NDArray, ...] = ()) -> metrics.Diversity:
-    return metrics.measure(
+def diversity(codes: NDArray, *, later: tuple[NDArray, ...] = ()) -> measure.Diversity:
+    return measure.measure(
         np.arange(len(codes)),
         np.ones(len(codes), np.int64),
         {"cluster": codes},
@@ -183,26 +183,26 @@ def test_errors_are_counted_against_the_best_of_the_shuffles():
     codes = np.tile(np.arange(4, dtype=np.int32), 250)
     shuffles = [np.random.default_rng(seed).permutation(codes) for seed in range(3)]
     ours = diversity(codes)
-    others = metrics.average([diversity(of) for of in shuffles])
+    others = measure.average([diversity(of) for of in shuffles])
     assert others.errors["cluster"].cumulative.shape == (3, 100)
     assert others.errors["cluster"].batch.shape == (3, 20)
     # By hand: of the first 10 tokens 3, 3, 2 and 2 have each value, 2.5 are expected.
     assert ours.errors["cluster"].cumulative[0, 0] == pytest.approx(1.0)
     # Of 50 tokens 13, 13, 12, 12.
     assert ours.errors["cluster"].batch[0] == pytest.approx(np.ones(20), abs=1e-5)
-    told = metrics.compare_errors(ours.errors["cluster"], others.errors["cluster"])
+    told = measure.compare_errors(ours.errors["cluster"], others.errors["cluster"])
     assert told["cumulative"]["steps"] == 99
     best = others.errors["cluster"].batch.min(axis=0)
     assert told["batch"]["better"] == (ours.errors["cluster"].batch[0] < best).mean()
     assert told["batch"]["worst"] <= told["batch"]["shuffled_mean"]
-    worse = metrics.compare_errors(diversity(np.sort(codes)).errors["cluster"], others.errors["cluster"])
+    worse = measure.compare_errors(diversity(np.sort(codes)).errors["cluster"], others.errors["cluster"])
     assert worse["cumulative"]["better"] < 0.05 and not worse["cumulative"]["always"]
-    curves = metrics.error_curves(ours.errors["cluster"], others.errors["cluster"])
+    curves = measure.error_curves(ours.errors["cluster"], others.errors["cluster"])
     assert len(curves["batch"]["shuffled"]) == 3 and len(curves["batch"]["ours"]) == 20
 
 
 def test_nothing_is_compared_where_there_is_nothing_to_be_better_at():
-    one = metrics.measure(
+    one = measure.measure(
         np.arange(100),
         np.ones(100, np.int64),
         {"cluster": np.zeros(100, int)},
@@ -210,5 +210,5 @@ def test_nothing_is_compared_where_there_is_nothing_to_be_better_at():
         sequence_length=10,
         batch=2,
     )
-    told = metrics.compare_errors(one.errors["cluster"], metrics.average([one] * 3).errors["cluster"])
+    told = measure.compare_errors(one.errors["cluster"], measure.average([one] * 3).errors["cluster"])
     assert told["cumulative"]["better"] is None and told["batch"]["steps"] == 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure
 from dagster_divorder.core.measure import windows_in_stream
 from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.errors import InputError
@@ -149,8 +149,8 @@ def test_the_ideal_of_shuffled_tokens():
     rng = np.random.default_rng(3)
     p, n = np.array([0.5, 0.3, 0.2]), 1000
     drawn = rng.multinomial(n, p, 20_000) / n - p
-    largest, tv = metrics.shuffled_tokens(p, n)
+    largest, tv = measure.shuffled_tokens(p, n)
     assert_allclose(np.abs(drawn).mean(axis=0).max(), largest, rtol=0.02)
     assert_allclose(np.abs(drawn).sum(axis=1).mean() / 2, tv, rtol=0.02)
     assert np.abs(drawn).max(axis=1).mean() >= largest
-    assert metrics.shuffled_tokens([1.0], n) == (0.0, 0.0)
+    assert measure.shuffled_tokens([1.0], n) == (0.0, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,13 @@ def test_memory_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training._Loop, "_backward", full)
     with pytest.raises(InputError, match=r"memory ran out in training evidence.model tiny on batches of 4"):
         train(task(), in_memory_export(data(8), BATCH))
+
+
+def test_kernels_of_a_gpu_are_deterministic_in_this_process_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where a machine has one GPU, no worker is started whose environment could say so.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    with training._deterministic():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -21,9 +21,9 @@ from dagster_divorder.stages.text import difficulty_counts as stage
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
-from tests.conftest import topic_records, write_jsonl
+from dagster_divorder.store.state import load_receipt, load_state
+from tests.conftest import copy_fits, topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
 Make = Callable[..., Settings]
@@ -32,7 +32,7 @@ TRAITS = {"cluster": 1.0, "length": 1.0, "difficulty": 1.0}
 
 @pytest.fixture
 def settings(make_settings: Make) -> Settings:
-    return make_settings(order={"traits": TRAITS}, clusters={"refit": "never"})
+    return make_settings(order={"traits": TRAITS}, refit={"clusters": "never"})
 
 
 def by_document(settings: Settings) -> dict[bytes, float]:
@@ -83,7 +83,7 @@ def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
     before = output_bytes(settings)
     prune(settings, store)
     assert plan_prune(store).bytes == {}
-    assert (store.list("pins/difficulty_counts"), store.hashed(folder)) != ([], {})
+    assert load_state(store).results["difficulty_counts"] and store.hashed(folder)
     again = run(settings)
     assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert by_document(settings) == {document: known[document] for document in by_document(settings)}
@@ -96,14 +96,12 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run(settings)
     fits = tmp_path / "fits"
-    LocalStore(fits).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(settings.store.path / part, fits / part)
+    copy_fits(settings.store.path, fits)
     write_jsonl(tmp_path / "docs.jsonl", topic_records(27)[::-1])
     run(settings)
     incremental, known = output_bytes(settings), by_document(settings)
     shutil.rmtree(settings.output.path)
-    fresh = make_settings(order={"traits": TRAITS}, clusters={"refit": "never"}, store={"path": fits})
+    fresh = make_settings(order={"traits": TRAITS}, refit={"clusters": "never"}, store={"path": fits})
     run(fresh)
     assert by_document(fresh) == known
     assert output_bytes(fresh) == incremental
@@ -131,7 +129,7 @@ def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    counted = unpack(stage._compute(of)[stage.COUNTS])
+    counted = unpack(stage._count_token_pairs(of)[stage.COUNTS])
     assert 300 < counted["tokens"].sum() <= 400
     assert len(counted["documents"]) >= 400 // 8 - 1
     assert (np.diff(counted["documents"].astype(object)) > 0).all()

@@ -28,9 +28,9 @@ from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import examples, topic_records, write_jsonl
 
@@ -396,13 +396,13 @@ def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytes
     texts = [*TEXTS]
     for number in range(4):
         corpus.write(texts)
-        made = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+        made = corpus.run(refit={"clusters": "never"}, embedding={"pca": 3})
         assert made["external_embeddings"].figures["new_documents"] == (1 if number else 60)
         texts = [*texts, f"new {number}"]
     store = LocalStore(corpus.folder / "store")
-    prune(corpus.settings(clusters={"refit": "never"}, embedding={"pca": 3}), store)
+    prune(corpus.settings(refit={"clusters": "never"}, embedding={"pca": 3}), store)
     assert plan_prune(store).bytes == {}
-    again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+    again = corpus.run(refit={"clusters": "never"}, embedding={"pca": 3})
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     (folder,) = store.folders("stages/external_embeddings")
     assert set(store.hashed(folder)) == set(store.hashed("documents"))

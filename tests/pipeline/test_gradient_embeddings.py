@@ -23,7 +23,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
 
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("no_matrix_units")
 
 STAGE = "gradient_embeddings"
 SMALL: dict[str, Any] = {
-    "deep": {"train_tokens": 2000, "dtype": "float32"},
+    "advanced": {"decoder_tokens": 2000},
+    "deep": {"dtype": "float32"},
     "gradients": {"dims": 64},
     "engine": {"workers": 1},
 }
@@ -128,7 +129,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"gradients": {"max_tokens": 20}}, False),
         ({"gradients": {"layers": 1}}, False),
         ({"gradients": {"dims": 63}}, False),
-        ({"gradients": {"stored": "float16"}}, False),
+        ({"advanced": {"stored": "float16"}}, False),
         ({"deep": {"dtype": "bfloat16"}}, False),
         ({"seed": 1}, False),
     ],
@@ -157,7 +158,10 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
 ) -> None:
     write_jsonl(corpus, [{**record, "id": f"doc-{at}"} for at, record in enumerate(RECORDS)])
     settings = made(
-        make_settings, gradients={"model": str(llama), "stored": "float16"}, input={"id_field": "id"}
+        make_settings,
+        gradients={"model": str(llama)},
+        advanced={"stored": "float16"},
+        input={"id_field": "id"},
     )
     plain = run(settings)
     vectors = np.array(load_results(settings.store.path).gradients)
@@ -177,7 +181,8 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
     monkeypatch.setattr(GradientModel, "_pass", lost)
     again = made(
         make_settings,
-        gradients={"model": str(llama), "stored": "float16"},
+        gradients={"model": str(llama)},
+        advanced={"stored": "float16"},
         input={"id_field": "id"},
         store={"path": settings.store.path.parent / "again"},
     )

@@ -23,10 +23,10 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 KINDS: dict[str, dict[str, Any]] = {
     "deep": {
-        "embedding": {"kind": "deep"},
-        "deep": {"pca": 3, "stored": "float16"},
+        "embedding": {"kind": "deep", "pca": {"deep": 3}},
+        "advanced": {"stored": "float16"},
     },
-    "auto": {"embedding": {"kind": "auto", "pca": 2}, "deep": {"pca": 0}, "clusters": {"k": "auto"}},
+    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": "auto"}},
     "external": {"embedding": {"kind": "external", "pca": 2}},
 }
 MEASURES = ("ari_comparison", "k_calibration")
@@ -58,8 +58,8 @@ def test_every_kind_of_vectors(
             **sections,
             "embedding": {**sections["embedding"], **external},
             "deep": {"model": str(checkpoint), **sections.get("deep", {})},
-            "clusters": {"refit": "never", **sections.get("clusters", {})},
         },
+        refit={"clusters": "never"},
         k_calibration={"values": [2, 4]},
         packing={"method": "related"},
         output={"sidecars": True},
@@ -86,7 +86,7 @@ def test_every_kind_of_vectors(
     clustered = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())["space"]
     vectors = load_results(settings.store.path).embeddings
     assert np.array_equal(np.load(settings.output.path / "embeddings.npy"), vectors)
-    assert vectors.dtype == (np.float16 if "stored" in sections.get("deep", {}) else np.float32)
+    assert vectors.dtype == (np.float16 if "advanced" in sections else np.float32)
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=2e-3)
 
     store = LocalStore(settings.store.path)

@@ -20,7 +20,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import corpus_name, output_label, percent
 from tests.conftest import topic_records, write_jsonl
@@ -42,7 +42,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "plot": False},
-        "model": {"vocab_size": 512, "dim": 8},
+        "advanced": {"vocab_size": 512, "token_dims": 8},
         "clusters": {"k": 4},
         "order": {"length_bins": 5, "traits": {"cluster": 1.0, "source": 1.0}},
         "sequence": {"length": 128, "batch": 4},
@@ -284,7 +284,7 @@ def test_one_command_makes_it(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     (tmp_path / "divorder.toml").write_text(
         'seed = 1\n[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
-        "[model]\nvocab_size = 512\ndim = 8\n[clusters]\nk = 3\n[sequence]\nlength = 64\nbatch = 2\n"
+        "[advanced]\nvocab_size = 512\ntoken_dims = 8\n[clusters]\nk = 3\n[sequence]\nlength = 64\nbatch = 2\n"
     )
     assert main(["--config", str(tmp_path / "divorder.toml"), "report"]) == 0
     said = capsys.readouterr().out

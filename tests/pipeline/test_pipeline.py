@@ -23,7 +23,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import copy_fits, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
@@ -130,9 +130,7 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     write_jsonl(corpus, topic_records(40))
     run(settings)
     fits = tmp_path / "fits"
-    LocalStore(fits).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(settings.store.path / part, fits / part)
+    copy_fits(settings.store.path, fits)
     write_jsonl(corpus, topic_records(55)[::-1])
     run(settings)
     write_jsonl(corpus, topic_records(50))
@@ -184,10 +182,10 @@ def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     assert "grown from 240 to 500 documents" in doubled["fitted"]
     assert doubled["new_documents"] == 500
     write_jsonl(corpus, topic_records(300))
-    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: kept")
-    asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
+    assert run(make_settings(refit={"clusters": "never"}))["clusters"]["fitted"].startswith("no: kept")
+    asked = run(settings.refitting("clusters", "model"))
     assert asked["clusters"]["fitted"].startswith("asked for")
-    assert asked["base_model"]["fitted"] == "asked for by model.refit"
+    assert asked["base_model"]["fitted"] == "asked for by --refit model"
 
 
 def test_gzip_and_folders_read_alike(tmp_path: Path, make_settings: Make) -> None:
@@ -414,7 +412,6 @@ def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     corpus: Path, make_settings: Make
 ) -> None:
     from dagster_divorder.store import sample
-    from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.view import View
 
     settings = make_settings()

@@ -25,7 +25,7 @@ from dagster_divorder.settings.sections import Mixing
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.mix.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import topic_records, write_jsonl
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import copy_fits, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -327,9 +326,7 @@ def test_copies_are_spread_the_same_way_whatever_fragments_hold_them(
     )
     write_jsonl(corpus, records[::-1])
     run_all(grown, Silent())
-    LocalStore(fresh.store.path).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(grown.store.path / part, fresh.store.path / part)
+    copy_fits(grown.store.path, fresh.store.path)
     write_jsonl(corpus, records)
     (one, orders), (other, found) = run(grown), run(fresh)
     np.testing.assert_array_equal(one.document, other.document)

@@ -75,7 +75,7 @@ def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Ma
 
 
 def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
-    auto, never = (make_settings(embedding={"pca": 3}, clusters={"refit": how}) for how in ("auto", "never"))
+    auto, never = (make_settings(embedding={"pca": 3}, refit={"clusters": how}) for how in ("auto", "never"))
     first = cluster(auto)
     write_jsonl(corpus, topic_records(40))
     kept = cluster(never)
@@ -85,8 +85,8 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
     # Fitted to the same documents they are the same.
-    asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
-    assert asked["pca_fitted"] == "to 160 documents (asked for by clusters.refit)"
+    asked = cluster(auto.refitting("clusters"))
+    assert asked["pca_fitted"] == "to 160 documents (asked for by --refit clusters)"
     assert (asked["key"], asked["new_documents"]) == (grown["key"], 0)
 
 
@@ -96,8 +96,8 @@ def test_every_number_of_components_is_a_space_of_its_own(corpus: Path, make_set
     for number, key in zip((0, 3, 2), keys, strict=True):
         again = cluster(make_settings(embedding={"pca": number}))
         assert (again["key"], again["new_documents"]) == (key, 0)
-    deep = cluster(make_settings(embedding={"pca": 2}, deep={"pca": 3}))
-    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "deep.pca is of the deep space alone"
+    deep = cluster(make_settings(embedding={"pca": {"shallow": 2, "deep": 3}}))
+    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "that of the deep space is of it alone"
 
 
 def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:

@@ -183,7 +183,8 @@ def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings
     settings = selecting(make_settings, corpus, documents=60, vectors="gradient")
     settings = settings.model_copy(
         update={
-            "deep": settings.deep.model_copy(update={"train_tokens": 2_000, "dtype": "float32"}),
+            "advanced": settings.advanced.model_copy(update={"decoder_tokens": 2_000}),
+            "deep": settings.deep.model_copy(update={"dtype": "float32"}),
             "gradients": settings.gradients.model_copy(update={"dims": 64, "max_tokens": 32}),
         }
     )
@@ -308,9 +309,7 @@ def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
 def test_a_part_without_quality_prefers_none(corpus: Path, make_settings: Make) -> None:
     records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
     write_jsonl(corpus, [{**record, "good": int(row == 4)} for row, record in enumerate(records)])
-    settings = selecting(
-        make_settings, corpus, documents=5, quality="good", alpha=0.5, partitions=3, start="quality"
-    )
+    settings = selecting(make_settings, corpus, documents=5, quality="good", alpha=0.5, partitions=3)
     ran(settings, "subset_selection")
     chosen = load_results(settings.store.path).selection
     weights = chosen.weight[chosen.reason != "copy of another record"].to_numpy()

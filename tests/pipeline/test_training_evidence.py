@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import torch
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
+from dagster_divorder.engine.local import WORKER_NUMBER
 from dagster_divorder.engine.progress import Silent, duration
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import training
@@ -54,7 +57,7 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
         "input": {"paths": [str(corpus)], "source_field": "source"},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "plot": False},
-        "model": {"vocab_size": 512, "dim": 16},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
         "heldout": {"share": 0.1},
@@ -72,7 +75,7 @@ def ran(settings: Settings, *stages: str) -> Run:
 
 def planned(settings: Settings, *more: str) -> Run:
     """What trainings read is there, and none has run."""
-    return ran(settings, *GRAPH["training_evidence"].reads(settings), *more)
+    return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
 
 
 @pytest.fixture(scope="module")
@@ -311,14 +314,16 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
         ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
         ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
-        ({"device": "cuda"}, {}, 'evidence.device is "cuda", which torch .* does not find'),
+        ({}, {"engine": {"device": "cuda"}}, 'engine.device is "cuda", which torch .* does not find'),
     ],
 )
 def test_bad_input_is_said(
     settings: Callable[..., Settings], evidence: dict[str, Any], sections: dict[str, Any], said: str
 ) -> None:
     of = settings(evidence)
-    if sections:
+    if "engine" in sections:
+        of = of.model_copy(update={"engine": of.engine.model_copy(update=sections["engine"])})
+    if "heldout" in sections:
         of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"share": None})})
     with pytest.raises(InputError, match=said):
         ran(of)
@@ -384,3 +389,27 @@ def test_one_command_shows_it(
     of = settings({"tokens": None})
     assert main(["prove"]) == 1
     assert "evidence.tokens is unset" in capsys.readouterr().err
+
+
+def test_each_worker_trains_on_a_gpu_of_its_own(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(settings({}), LocalStore(settings({}).store.path).open(), Silent())
+    prepared = stage._Prepared.of(run, "stages/trial")
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv(WORKER_NUMBER, "3")
+
+    def train(*given: Any) -> NoReturn:
+        raise InterruptedError
+
+    monkeypatch.setattr(stage, "_trained", train)
+    each = prepared.trainings()[0]
+    data = prepared.run.store.put_hashed(
+        "stages/trial", "data", stage.pack_arrays({"ids": np.zeros(1)}), "safetensors"
+    )
+    for device in ("cpu", "cuda"):
+        task = replace(prepared.task(each), device=device)
+        with pytest.raises(InterruptedError):
+            stage._train(run.store, "stages/trial", task, each._replace(data=data))
+    assert chosen == [3]

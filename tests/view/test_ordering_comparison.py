@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure
 from dagster_divorder.view import charts, drawing, pictures
 from dagster_divorder.view.pictures import PicturedOrder, ordering_comparison
 from dagster_divorder.view.words import brief, points
@@ -24,9 +24,9 @@ def pictured(order: np.ndarray, n: int, k: int, columns: int = 60) -> PicturedOr
     tokens = np.random.default_rng(0).integers(1, 200, n)
     labels = np.arange(n) * k // max(n, 1)
     return PicturedOrder(
-        metrics.measure(order, tokens, {"cluster": labels}, {"cluster": k}, sequence_length=256, batch=4),
-        metrics.distinct_clusters(order, tokens, labels, 256),
-        metrics.cluster_mix(order, tokens, labels, k, columns),
+        measure.measure(order, tokens, {"cluster": labels}, {"cluster": k}, sequence_length=256, batch=4),
+        measure.distinct_clusters(order, tokens, labels, 256),
+        measure.cluster_mix(order, tokens, labels, k, columns),
     )
 
 

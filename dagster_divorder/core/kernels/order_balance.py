@@ -40,8 +40,7 @@ def sign_pass(queue: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
     dims = dense.shape[1]
     dense_sum = np.zeros(dims)
     largest = 0.0
-    front = 0
-    back = queue.shape[0] - 1
+    front, back = 0, queue.shape[0] - 1
     # Rows of the next items side by side: fetched together, they wait for memory once, not one after the other.
     starts = np.empty(FETCHED + 1, np.int64)
     dense_of = np.empty((FETCHED, dims))

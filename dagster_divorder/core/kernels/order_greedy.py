@@ -228,15 +228,268 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
     return best
 
 
+class Layout(NamedTuple):
+    """Where the features of each class are kept, int64 (classes,), -1 where they are the same for all candidates: u;
+    length, that of l; v, the first of three. dense: the first of the dense coordinates. features: how many there are.
+    moving: whether the share moves."""
+
+    u: Ints
+    length: Ints
+    v: Ints
+    dense: int
+    features: int
+    moving: bool
+
+
+@njit(cache=True, nogil=True)
+def _lay_out(classes: Classes, moving: bool, dims: int) -> Layout:
+    n_classes = classes.varies.shape[0]
+    at_u = np.full(n_classes, -1, np.int64)
+    at_l = np.full(n_classes, -1, np.int64)
+    at_v = np.full(n_classes, -1, np.int64)
+    count = 0
+    for q in range(n_classes):
+        at_u[q] = count
+        count += 1
+        if classes.varies[q]:
+            at_l[q] = count
+            count += 1
+        if moving:
+            at_v[q] = count
+            count += 3
+    at_dense = count
+    count += dims
+    # `choose` takes 1 or an even number; what is left stays 0.
+    if count > 1:
+        count += count % 2
+    return Layout(at_u, at_l, at_v, at_dense, count, moving)
+
+
+class Placed(NamedTuple):
+    """What is placed: t float64 (J,), s float64 (G,), dense float64 (D,). products float64 (5, G): over the values of
+    each group, of a = share, b = drift and t = T - K, the sums of aa, ab, bb, ta and tb. largest float64 (1,): the
+    largest |T - K|."""
+
+    t: Floats
+    s: Floats
+    dense: Floats
+    products: Floats
+    largest: Floats
+
+
+class Candidates(NamedTuple):
+    """The pool by slot: item int64 (slots,), base float64 (slots,), inf where a slot is free, features float64
+    (features, slots). column int64 (J + 1,): the entries of trait value j are those of [column[j], column[j + 1])."""
+
+    item: Ints
+    base: Floats
+    features: Floats
+    column: Ints
+
+
+@njit(cache=True, nogil=True)
+def _close_gaps(
+    pool: Candidates, filled: int, queue: Ints, coming: int, size: int, part: int
+) -> tuple[int, int]:
+    """Moves the candidates to the first slots, and takes more from queue[coming:] where `part` of `size` slots are
+    free. Returns how many slots are filled and how much of the queue is taken."""
+    kept = 0
+    for c in range(filled):
+        if pool.base[c] != np.inf:
+            pool.item[kept] = pool.item[c]
+            kept += 1
+    if kept <= size - part:
+        more = min(size - kept, queue.shape[0] - coming)
+        for c in range(more):
+            pool.item[kept + c] = queue[coming + c]
+        coming += more
+        kept += more
+    for c in range(kept, filled):
+        pool.base[c] = np.inf
+    return kept, coming
+
+
+@njit(cache=True, nogil=True)
+def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> None:
+    """The products over each group's values, by the shares of this segment."""
+    share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
+    products = placed.products
+    products.fill(0.0)
+    aa, ab, bb, ta, tb = products[0], products[1], products[2], products[3], products[4]
+    largest = 0.0
+    for j in range(groups.shape[0]):
+        g = groups[j]
+        aa[g] += share[j] * share[j]
+        ab[g] += share[j] * drift[j]
+        bb[g] += drift[j] * drift[j]
+        ta[g] += (placed.t[j] - reached[j]) * share[j]
+        tb[g] += (placed.t[j] - reached[j]) * drift[j]
+        largest = max(largest, abs(placed.t[j] - reached[j]))
+    placed.largest[0] = largest
+
+
+@njit(cache=True, nogil=True)
+def _count_entries(rows: Rows, pool: Candidates, filled: int) -> int:
+    """Sets pool.column[j] to the end of the entries of trait value j; returns the number of all entries."""
+    column = pool.column
+    column.fill(0)
+    for c in range(filled):
+        for k in range(rows.indptr[pool.item[c]], rows.indptr[pool.item[c] + 1]):
+            column[rows.indices[k]] += 1
+    total = 0
+    for j in range(column.shape[0] - 1):
+        total += column[j]
+        column[j] = total
+    column[-1] = total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _describe(
+    rows: Rows,
+    path: Path,
+    segment: int,
+    classes: Classes,
+    layout: Layout,
+    lead: Ints,
+    placed: Placed,
+    self_weight: float,
+    pool: Candidates,
+    filled: int,
+    entry_slot: Codes,
+    entry_value: Floats,
+) -> float:
+    """Base and features of every candidate, and their entries by trait value. Returns the largest length of a row."""
+    indptr, indices, data, groups, weights, dense = rows
+    share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
+    n_groups = weights.shape[0]
+    aa = placed.products[0]
+    row_sums = np.zeros((3, n_groups))
+    row_l, row_u, row_v = row_sums[0], row_sums[1], row_sums[2]
+    features, column = pool.features, pool.column
+    longest = 0.0
+    for c in range(filled - 1, -1, -1):
+        item = pool.item[c]
+        row_sums.fill(0.0)
+        sum_ = 0.0
+        reach = 0.0
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            value = np.float64(data[k])
+            row_l[g] += value
+            row_u[g] += value * share[j]
+            row_v[g] += value * drift[j]
+            sum_ += weights[g] * value * (0.5 * self_weight * value + placed.t[j] - reached[j])
+            column[j] -= 1
+            entry_slot[column[j]] = c
+            entry_value[column[j]] = value
+        for g in range(n_groups):
+            sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
+            reach += weights[g] * row_l[g]
+        for f in range(layout.features):
+            features[f, c] = 0.0
+        for g in range(n_groups):
+            q = classes.of[g]
+            factor = weights[g] * classes.ratio[g]
+            features[layout.u[q], c] += factor * row_u[g]
+            if layout.moving:
+                features[layout.v[q], c] += factor * row_v[g]
+        for q in range(classes.varies.shape[0]):
+            length = row_l[lead[q]]
+            if layout.length[q] >= 0:
+                features[layout.length[q], c] = length
+            if layout.moving:
+                features[layout.v[q] + 1, c] = length * features[layout.v[q], c]
+                features[layout.v[q] + 2, c] = length * length
+        for d in range(dense.shape[1]):
+            value = np.float64(dense[item, d])
+            features[layout.dense + d, c] = value
+            sum_ += 0.5 * self_weight * value * value
+            reach += abs(value)
+        pool.base[c] = sum_
+        longest = max(longest, reach)
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def _set_factors(
+    weights: Floats,
+    path: Path,
+    segment: int,
+    classes: Classes,
+    layout: Layout,
+    lead: Ints,
+    placed: Placed,
+    self_weight: float,
+    factors: Floats,
+) -> None:
+    """Factors of the features at this step: of u -alpha_g, of l -E_g, of v -beta_g."""
+    aa, ab, bb = placed.products[0], placed.products[1], placed.products[2]
+    ta, tb = placed.products[3], placed.products[4]
+    x = placed.s[0] - path.at[segment]
+    factors.fill(0.0)
+    for g in range(weights.shape[0]):
+        q = classes.of[g]
+        ratio = classes.ratio[g]
+        alpha = placed.s[g] - path.passed[segment, g]
+        beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if layout.moving else 0.0
+        e = ta[g] + x * tb[g] - alpha * (aa[g] + x * ab[g]) - beta * (ab[g] + x * bb[g])
+        if lead[q] == g:
+            factors[layout.u[q]] = -alpha
+            if layout.moving:
+                factors[layout.v[q]] = -beta
+                factors[layout.v[q] + 1] = -self_weight * x
+        if layout.length[q] >= 0:
+            factors[layout.length[q]] -= weights[g] * ratio * e
+        if layout.moving:
+            factors[layout.v[q] + 2] += (
+                0.5 * self_weight * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
+            )
+    for d in range(placed.dense.shape[0]):
+        factors[layout.dense + d] = placed.dense[d]
+
+
+@njit(cache=True, nogil=True)
+def _place(
+    item: int,
+    rows: Rows,
+    path: Path,
+    segment: int,
+    placed: Placed,
+    pool: Candidates,
+    entry_slot: Codes,
+    entry_value: Floats,
+) -> None:
+    """T and S change in the item's trait values, and the base of the candidates that share one."""
+    ta, tb = placed.products[3], placed.products[4]
+    for d in range(placed.dense.shape[0]):
+        placed.dense[d] += rows.dense[item, d]
+    largest = placed.largest[0]
+    for k in range(rows.indptr[item], rows.indptr[item + 1]):
+        j = rows.indices[k]
+        g = rows.groups[j]
+        value = np.float64(rows.data[k])
+        placed.t[j] += value
+        placed.s[g] += value
+        ta[g] += value * path.share[segment, j]
+        tb[g] += value * path.drift[segment, j]
+        largest = max(largest, abs(placed.t[j] - path.reached[segment, j]))
+        change = rows.weights[g] * value
+        for i in range(pool.column[j], pool.column[j + 1]):
+            pool.base[entry_slot[i]] += change * entry_value[i]
+    placed.largest[0] = largest
+
+
 @njit(cache=True, nogil=True)
 def best_of_pool(
     queue: Ints,
     rows: Rows,
     path: Path,
     classes: Classes,
-    placed: Floats,
-    dense_placed: Floats,
-    pool: int,
+    totals: Floats,
+    dense_totals: Floats,
+    pool_size: int,
     self_weight: float,
     fixed: int,
     steps: int,
@@ -244,215 +497,86 @@ def best_of_pool(
     """The order, int64 (n,), of the items `queue`, int64 (n,): of the pool's candidates the one with the best score
     goes, of equal ones the first in the queue. The first `fixed` go as they come, and so do all after `steps`.
 
-    The pool takes the first min(pool, n) of the queue, and is topped up from it when a quarter (at least 1) is gone.
-    placed: float64 (J,), totals before the first; dense_placed: float64 (D,), sum of the dense rows before it.
-    self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) +
-    REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
+    The pool takes the first min(pool_size, n) of the queue, and is topped up from it when a quarter (at least 1) is
+    gone. totals: float64 (J,), of what comes before the first; dense_totals: float64 (D,), sum of the dense rows before
+    it. self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that
+    meet) + REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
     """
-    indptr, indices, data, groups, weights, dense = rows
-    n_groups = weights.shape[0]
-    n_values = groups.shape[0]
-    n_classes = classes.varies.shape[0]
-    moving = np.any(path.drift != 0.0)
-    dims = dense.shape[1]
-    size = min(max(pool, fixed), queue.shape[0])
+    groups = rows.groups
+    n_groups = rows.weights.shape[0]
+    size = min(max(pool_size, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
-
-    # Where each feature is kept; -1: it is the same for all candidates.
-    at_u = np.full(n_classes, -1, np.int64)
-    at_l = np.full(n_classes, -1, np.int64)
-    at_v = np.full(n_classes, -1, np.int64)
-    n_features = 0
-    for q in range(n_classes):
-        at_u[q] = n_features
-        n_features += 1
-        if classes.varies[q]:
-            at_l[q] = n_features
-            n_features += 1
-        if moving:
-            at_v[q] = n_features
-            n_features += 3
-    at_dense = n_features
-    n_features += dims
-    # `choose` takes 1 or an even number; what is left stays 0.
-    if n_features > 1:
-        n_features += n_features % 2
-
-    t_sum = placed.copy()
-    s_sum = np.zeros(n_groups)
-    for j in range(n_values):
-        s_sum[groups[j]] += t_sum[j]
-    dense_sum = dense_placed.copy()
-
-    blocks = (size + BLOCK - 1) // BLOCK
-    item_of = np.empty(blocks * BLOCK, np.int64)
-    base = np.full(blocks * BLOCK, np.inf)
-    features = np.zeros((n_features, blocks * BLOCK))
-    factors = np.empty(n_features)
-    # Entries of the candidates by trait value: those of j are entry_*[column[j]:column[j + 1]].
-    column = np.zeros(n_values + 1, np.int64)
-    entry_slot = np.empty(0, np.int32)
-    entry_value = np.empty(0)
-    lead = np.empty(n_classes, np.int64)
+    layout = _lay_out(classes, bool(np.any(path.drift != 0.0)), rows.dense.shape[1])
+    lead = np.empty(classes.varies.shape[0], np.int64)
     for g in range(n_groups - 1, -1, -1):
         lead[classes.of[g]] = g
-    # Products of a = share, b = drift and t = T - K over the values of each group, and sums of one row.
-    products = np.zeros((5, n_groups))
-    aa, ab, bb, ta, tb = products[0], products[1], products[2], products[3], products[4]
-    e = np.zeros(n_groups)
-    of_row = np.zeros((3, n_groups))
-    row_l, row_u, row_v = of_row[0], of_row[1], of_row[2]
-    longest = largest = 0.0
+
+    placed = Placed(
+        totals.copy(), np.zeros(n_groups), dense_totals.copy(), np.zeros((5, n_groups)), np.zeros(1)
+    )
+    for j in range(groups.shape[0]):
+        placed.s[groups[j]] += placed.t[j]
+    blocks = (size + BLOCK - 1) // BLOCK
+    pool = Candidates(
+        np.empty(blocks * BLOCK, np.int64),
+        np.full(blocks * BLOCK, np.inf),
+        np.zeros((layout.features, blocks * BLOCK)),
+        np.zeros(groups.shape[0] + 1, np.int64),
+    )
+    factors = np.empty(layout.features)
+    entry_slot = np.empty(0, np.int32)
+    entry_value = np.empty(0)
+    longest = 0.0
 
     out = np.empty_like(queue)
     segment = 0
     filled = alive = coming = 0
     for step in range(steps):
-        # Refill: the pool is topped up and its gaps closed; K, A, B become those of the segment, base, u, v and l those
-        # of every candidate.
-        ended = segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]
+        ended = segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]
         if (
             alive <= filled - max(1, filled // REFILL_PARTS)
             or (coming < queue.shape[0] and alive <= size - part)
             or ended
         ):
-            while segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]:
+            while segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]:
                 segment += 1
-            kept = 0
-            for c in range(filled):
-                if base[c] != np.inf:
-                    item_of[kept] = item_of[c]
-                    kept += 1
-            if kept <= size - part:
-                more = min(size - kept, queue.shape[0] - coming)
-                for c in range(more):
-                    item_of[kept + c] = queue[coming + c]
-                coming += more
-                kept += more
-            for c in range(kept, filled):
-                base[c] = np.inf
-            filled = alive = kept
+            filled, coming = _close_gaps(pool, filled, queue, coming, size, part)
+            alive = filled
             blocks = (filled + BLOCK - 1) // BLOCK
+            _enter_segment(groups, path, segment, placed)
+            entries = _count_entries(rows, pool, filled)
+            if entry_slot.shape[0] < entries:
+                entry_slot = np.empty(entries + entries // 4, np.int32)
+                entry_value = np.empty(entries + entries // 4)
+            longest = _describe(
+                rows,
+                path,
+                segment,
+                classes,
+                layout,
+                lead,
+                placed,
+                self_weight,
+                pool,
+                filled,
+                entry_slot,
+                entry_value,
+            )
 
-            share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
-            products.fill(0.0)
-            largest = 0.0
-            for j in range(n_values):
-                g = groups[j]
-                aa[g] += share[j] * share[j]
-                ab[g] += share[j] * drift[j]
-                bb[g] += drift[j] * drift[j]
-                ta[g] += (t_sum[j] - reached[j]) * share[j]
-                tb[g] += (t_sum[j] - reached[j]) * drift[j]
-                largest = max(largest, abs(t_sum[j] - reached[j]))
-
-            column.fill(0)
-            for c in range(filled):
-                for k in range(indptr[item_of[c]], indptr[item_of[c] + 1]):
-                    column[indices[k]] += 1
-            total = 0
-            for j in range(n_values):
-                total += column[j]
-                column[j] = total
-            column[n_values] = total
-            if entry_slot.shape[0] < total:
-                entry_slot = np.empty(total + total // 4, np.int32)
-                entry_value = np.empty(total + total // 4)
-            longest = 0.0
-            for c in range(filled - 1, -1, -1):
-                item = item_of[c]
-                of_row.fill(0.0)
-                sum_ = 0.0
-                reach = 0.0
-                for k in range(indptr[item], indptr[item + 1]):
-                    j = indices[k]
-                    g = groups[j]
-                    value = np.float64(data[k])
-                    row_l[g] += value
-                    row_u[g] += value * share[j]
-                    row_v[g] += value * drift[j]
-                    sum_ += weights[g] * value * (0.5 * self_weight * value + t_sum[j] - reached[j])
-                    column[j] -= 1
-                    entry_slot[column[j]] = c
-                    entry_value[column[j]] = value
-                for g in range(n_groups):
-                    sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
-                    reach += weights[g] * row_l[g]
-                for f in range(n_features):
-                    features[f, c] = 0.0
-                for g in range(n_groups):
-                    q = classes.of[g]
-                    factor = weights[g] * classes.ratio[g]
-                    features[at_u[q], c] += factor * row_u[g]
-                    if moving:
-                        features[at_v[q], c] += factor * row_v[g]
-                for q in range(n_classes):
-                    length = row_l[lead[q]]
-                    if at_l[q] >= 0:
-                        features[at_l[q], c] = length
-                    if moving:
-                        features[at_v[q] + 1, c] = length * features[at_v[q], c]
-                        features[at_v[q] + 2, c] = length * length
-                for d in range(dims):
-                    value = np.float64(dense[item, d])
-                    features[at_dense + d, c] = value
-                    sum_ += 0.5 * self_weight * value * value
-                    reach += abs(value)
-                base[c] = sum_
-                longest = max(longest, reach)
-
-        # Factors of the features at this step: of u -alpha_g, of l -E_g, of v -beta_g.
-        x = s_sum[0] - path.at[segment]
-        factors.fill(0.0)
-        for g in range(n_groups):
-            q = classes.of[g]
-            ratio = classes.ratio[g]
-            alpha = s_sum[g] - path.passed[segment, g]
-            beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if moving else 0.0
-            e[g] = ta[g] + x * tb[g] - alpha * (aa[g] + x * ab[g]) - beta * (ab[g] + x * bb[g])
-            if lead[q] == g:
-                factors[at_u[q]] = -alpha
-                if moving:
-                    factors[at_v[q]] = -beta
-                    factors[at_v[q] + 1] = -self_weight * x
-            if at_l[q] >= 0:
-                factors[at_l[q]] -= weights[g] * ratio * e[g]
-            if moving:
-                factors[at_v[q] + 2] += (
-                    0.5 * self_weight * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
-                )
-        for d in range(dims):
-            factors[at_dense + d] = dense_sum[d]
-
-        # Choose: the candidate with the least score.
-        rounding = ROUNDING * longest * (longest + largest)
         best = step
         if step >= fixed:
-            best = choose(base, features, factors, blocks, rounding)
-
-        # Place it: T and S change in its trait values, and `base` of the candidates that share one.
-        item = item_of[best]
+            _set_factors(rows.weights, path, segment, classes, layout, lead, placed, self_weight, factors)
+            rounding = ROUNDING * longest * (longest + placed.largest[0])
+            best = choose(pool.base, pool.features, factors, blocks, rounding)
+        item = pool.item[best]
         out[step] = item
-        base[best] = np.inf
+        pool.base[best] = np.inf
         alive -= 1
-        for d in range(dims):
-            dense_sum[d] += dense[item, d]
-        for k in range(indptr[item], indptr[item + 1]):
-            j = indices[k]
-            g = groups[j]
-            value = np.float64(data[k])
-            t_sum[j] += value
-            s_sum[g] += value
-            ta[g] += value * path.share[segment, j]
-            tb[g] += value * path.drift[segment, j]
-            largest = max(largest, abs(t_sum[j] - path.reached[segment, j]))
-            change = weights[g] * value
-            for i in range(column[j], column[j + 1]):
-                base[entry_slot[i]] += change * entry_value[i]
+        _place(item, rows, path, segment, placed, pool, entry_slot, entry_value)
     left = steps
     for c in range(filled):
-        if base[c] != np.inf:
-            out[left] = item_of[c]
+        if pool.base[c] != np.inf:
+            out[left] = pool.item[c]
             left += 1
     for c in range(coming, queue.shape[0]):
         out[left + c - coming] = queue[c]

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -149,34 +149,33 @@ def measure(
     length = positive("sequence_length", sequence_length)
     window = length * positive("batch", batch)
     documents = len(np.asarray(tokens))
-    stream = tokens_in_order(order, tokens)
-    codes = {name: codes_in_order(order, of, n_values[name], documents) for name, of in traits.items()}
-    cluster, k = codes["cluster"], n_values["cluster"]
+    epochs = [
+        (
+            tokens_in_order(epoch, tokens),
+            {trait: codes_in_order(epoch, of, n_values[trait], documents) for trait, of in traits.items()},
+        )
+        for epoch in (order, *next_epochs)
+    ]
+    stream, codes = epochs[0]
     if sequences is None:
-        split, flush = (distinct_in_stream(stream, cluster, k, length, packer) for packer in PACKERS)
+        split, flush = (
+            distinct_in_stream(stream, codes["cluster"], n_values["cluster"], length, packer)
+            for packer in PACKERS
+        )
     else:
-        split = flush = distinct_in_sequences(sequences, cluster, k)
-    streams = [(stream, codes)]
-    for later in next_epochs:
-        later_codes = {t: codes_in_order(later, of, n_values[t], documents) for t, of in traits.items()}
-        streams.append((tokens_in_order(later, tokens), later_codes))
-    history, history_codes = stream, codes
-    if len(streams) > 1:
-        history = np.concatenate([of for of, _ in streams])
-        history_codes = {t: np.concatenate([of[t] for _, of in streams]) for t in codes}
+        split = flush = distinct_in_sequences(sequences, codes["cluster"], n_values["cluster"])
     total = int(stream.sum())
-    # The seam of one epoch is that of it read again.
-    mixes = {
-        t: achievable_mix(of, token_shares(stream, codes[t], n_values[t]), total, max(2, len(streams)))
-        for t, of in (targets or {}).items()
+    by_trait = {
+        trait: _measure_trait(
+            [(epoch, of[trait]) for epoch, of in epochs],
+            n_values[trait],
+            length,
+            window,
+            (targets or {}).get(trait),
+        )
+        for trait in traits
     }
-    aligned = {
-        (t, size): aligned_windows(stream, of, n_values[t], max(1, min(size, total)), mixes.get(t))
-        for t, of in codes.items()
-        for size in (length, window)
-    }
-    squares = {t: squares_in_stream(stream, of, n_values[t], length, mixes.get(t)) for t, of in codes.items()}
-    batches = total // window
+    squares = sum((measured.squares for measured in by_trait.values()), np.zeros(-(-total // length)))
     return Diversity(
         documents=len(stream),
         tokens=total,
@@ -184,30 +183,67 @@ def measure(
         batch=batch,
         split=summarize(split),
         flush=summarize(flush),
-        sequence_shares={
-            t: summarize_windows(*aligned[t, length], partial=0 < total < length) for t in codes
-        },
-        batch_shares={t: summarize_windows(*aligned[t, window], partial=0 < total < window) for t in codes},
+        sequence_shares={trait: measured.sequence_shares for trait, measured in by_trait.items()},
+        batch_shares={trait: measured.batch_shares for trait, measured in by_trait.items()},
         windows={
-            name: {
-                trait: windows_in_stream(history, of, n_values[trait], tokens_in_window, mixes.get(trait))
-                for trait, of in history_codes.items()
-            }
-            for name, tokens_in_window in zip(WINDOWS, (length, window, BATCHES * window), strict=True)
+            name: {trait: measured.windows[name] for trait, measured in by_trait.items()} for name in WINDOWS
         },
-        seam={
-            t: seams([(of, by[t]) for of, by in streams], n_values[t], window, mixes.get(t)) for t in codes
+        seam={trait: measured.seam for trait, measured in by_trait.items()},
+        batch_tv={trait: measured.batch_tv for trait, measured in by_trait.items()},
+        errors={trait: measured.errors for trait, measured in by_trait.items()},
+        prefix=prefix_of(squares, total, length),
+        coverage=coverage_in_stream(stream, codes["cluster"], n_values["cluster"]),
+    )
+
+
+class _TraitMeasures(NamedTuple):
+    """The measures of one trait, as `Diversity` has them; squares float64: squared deviation after each sequence."""
+
+    sequence_shares: ShareDeviation
+    batch_shares: ShareDeviation
+    windows: Mapping[str, WindowDeviation]
+    seam: Seam
+    batch_tv: NDArray[np.float64]
+    errors: TraitErrors
+    squares: NDArray[np.float64]
+
+
+def _measure_trait(
+    epochs: Sequence[tuple[NDArray[np.int64], NDArray[Any]]],
+    values: int,
+    length: int,
+    window: int,
+    targets: Targets | None,
+) -> _TraitMeasures:
+    """epochs: of each, tokens int64 (N,) and codes (N,) of the trait. length, window: tokens of a sequence, a batch."""
+    stream, codes = epochs[0]
+    total = int(stream.sum())
+    mix = None
+    if targets is not None:
+        # The seam of one epoch is that of it read again.
+        mix = achievable_mix(targets, token_shares(stream, codes, values), total, max(2, len(epochs)))
+    history, history_codes = stream, codes
+    if len(epochs) > 1:
+        history, history_codes = (np.concatenate(columns) for columns in zip(*epochs, strict=True))
+    in_sequences, in_batches = (
+        aligned_windows(stream, codes, values, max(1, min(size, total)), mix) for size in (length, window)
+    )
+    squares = squares_in_stream(stream, codes, values, length, mix)
+    batches = total // window
+    return _TraitMeasures(
+        sequence_shares=summarize_windows(*in_sequences, partial=0 < total < length),
+        batch_shares=summarize_windows(*in_batches, partial=0 < total < window),
+        windows={
+            name: windows_in_stream(history, history_codes, values, size, mix)
+            for name, size in zip(WINDOWS, (length, window, BATCHES * window), strict=True)
         },
-        batch_tv={t: aligned[t, window][1][:batches] for t in codes},
-        errors={
-            t: TraitErrors(
-                cumulative=np.sqrt(squares[t])[np.newaxis].astype(np.float32),
-                batch=(window * aligned[t, window][2][:batches])[np.newaxis].astype(np.float32),
-            )
-            for t in codes
-        },
-        prefix=prefix_of(sum(squares.values(), np.zeros(-(-total // length))), total, length),
-        coverage=coverage_in_stream(stream, cluster, k),
+        seam=seams(epochs, values, window, mix),
+        batch_tv=in_batches[1][:batches],
+        errors=TraitErrors(
+            cumulative=np.sqrt(squares)[np.newaxis].astype(np.float32),
+            batch=(window * in_batches[2][:batches])[np.newaxis].astype(np.float32),
+        ),
+        squares=squares,
     )
 
 

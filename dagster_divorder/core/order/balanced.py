@@ -47,9 +47,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.items import design_effect
-from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy
-from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path
+from dagster_divorder.core.order.targets import SEGMENTS, path_back, reached_at, straight_path
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_greedy import Rows

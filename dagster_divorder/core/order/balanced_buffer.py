@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Options, Strategy
-from dagster_divorder.core.order.targets import mix
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_buffer import Slots, Sums

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,32 @@ class BlockOptions(Options):
     """The strategy whose order is cut into blocks of `batch` items; its options may be given too."""
 
 
-def permute(problem: Problem, *, block_strategy: str, **options: Any) -> Order:
-    order = _strategy(block_strategy).with_options(**options).permute(problem)
+def permute(
+    others: Mapping[str, Strategy], problem: Problem, *, block_strategy: str, **options: Any
+) -> Order:
+    order = others[block_strategy].with_options(**options).permute(problem)
     blocks = problem.items // problem.batch
     whole = order[: blocks * problem.batch].reshape(blocks, problem.batch)
     shuffled = np.random.default_rng(problem.seed).permutation(blocks)
     return np.concatenate([whole[shuffled].ravel(), order[whole.size :]])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _BlockShuffle(Strategy):
-    """With the options of the strategy whose batches it shuffles; it looks at what that one looks at."""
+    """Also takes the options of the strategy whose batches it shuffles, and looks at what that one looks at."""
+
+    others: Mapping[str, Strategy]
+    """The strategies whose batches it can shuffle, by name."""
 
     def option_names(self, given: Mapping[str, Any]) -> list[str]:
         own = super().option_names(given)
         block_strategy = given.get("block_strategy", BlockOptions().block_strategy)
-        return [*own, *_strategy(block_strategy).option_names(given)]
+        return [*own, *self._inner(block_strategy).option_names(given)]
 
     def _bound(self, given: Mapping[str, Any]) -> Strategy:
         own = checked(BlockOptions, {key: given[key] for key in BlockOptions.model_fields if key in given})
         others = {key: value for key, value in given.items() if key not in BlockOptions.model_fields}
-        inner = _strategy(own.block_strategy).with_options(**others)
+        inner = self._inner(own.block_strategy).with_options(**others)
         return replace(
             self,
             options={**own.model_dump(), **inner.options},
@@ -55,14 +61,11 @@ class _BlockShuffle(Strategy):
             version=inner.version,
         )
 
-
-def _strategy(name: str) -> Strategy:
-    # The registry holds this strategy too, and so imports it.
-    from dagster_divorder.core.order.strategies import STRATEGIES
-
-    return STRATEGIES[
-        one_of("block_strategy", name, [known for known in STRATEGIES if known != "block_shuffle"])
-    ]
+    def _inner(self, name: str) -> Strategy:
+        return self.others[one_of("block_strategy", name, self.others)]
 
 
-STRATEGY = _BlockShuffle("block_shuffle", permute, BlockOptions, reads=frozenset({"batch"}))
+def shuffling_batches_of(others: Mapping[str, Strategy]) -> Strategy:
+    """The strategy that shuffles the batches of any of these."""
+    function = partial(permute, others)
+    return _BlockShuffle("block_shuffle", function, BlockOptions, reads=frozenset({"batch"}), others=others)

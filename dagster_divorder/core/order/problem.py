@@ -198,7 +198,6 @@ class Problem:
         its spread.
         """
         from dagster_divorder.core.kernels.order_items import row_norms, with_entry
-        from dagster_divorder.core.order.targets import mix
 
         if not self.items:
             return self
@@ -264,6 +263,12 @@ class Problem:
         sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
         values = largest_and_sum(self.rows(), sums)
         return values, sums
+
+
+def mix(totals: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Each value's share of its group, float64 (J,); 0 in a group without any."""
+    group_totals = np.bincount(groups, weights=totals)[groups]
+    return np.divide(totals, group_totals, out=np.zeros(len(totals)), where=group_totals > 0)
 
 
 def less_rate(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dagster_divorder.core.order import balanced, balanced_buffer, block_shuffle, grid_shuffle
+from dagster_divorder.core.order import balanced, balanced_buffer, grid_shuffle
 from dagster_divorder.core.order.baselines import BASELINES
+from dagster_divorder.core.order.block_shuffle import shuffling_batches_of
 from dagster_divorder.core.order.greedy import EXACT
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
 
-STRATEGIES: dict[str, Strategy] = {
+_OF_ITEMS = {
     strategy.name: strategy
     for strategy in (
         *BASELINES,
@@ -16,9 +17,9 @@ STRATEGIES: dict[str, Strategy] = {
         balanced.STRATEGY,
         balanced_buffer.STRATEGY,
         *EXACT,
-        block_shuffle.STRATEGY,
     )
 }
+STRATEGIES: dict[str, Strategy] = _OF_ITEMS | {"block_shuffle": shuffling_batches_of(_OF_ITEMS)}
 
 
 def check_follows_targets(name: str, strategy: str) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.order.problem import Problem, Targets
+from dagster_divorder.core.order.problem import Problem, Targets, mix
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,12 +118,6 @@ def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -
             )
         fitted[:, columns] = shares
     return fitted
-
-
-def mix(totals: Floats, groups: NDArray[np.int32]) -> Floats:
-    """Each value's share of its group, float64 (J,); 0 in a group without any."""
-    of_group = np.bincount(groups, weights=totals)[groups]
-    return np.divide(totals, of_group, out=np.zeros(len(totals)), where=of_group > 0)
 
 
 def straight_path(problem: Problem) -> Path:

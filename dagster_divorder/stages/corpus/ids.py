@@ -29,8 +29,8 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _RECORD_ID = re.compile("[0-9a-f]{32}")
@@ -135,7 +135,7 @@ def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragmen
     return by_shape(store, folder, fragment, shapes, read_content(store, fragment.file), extract_shape)
 
 
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+def _ids_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     field, view = run.settings.input.id_field, run.view
     records, hashes = id_hashes(files, view)
     if not len(records):
@@ -175,7 +175,7 @@ IDS = PerDocument(
     asset=False,
     of="records",
     description="The user's own ids of the records.",
-    reads=lambda settings: ("raw_docs",),
+    reads=("raw_docs",),
     settings=lambda settings: {"field": settings.input.id_field},
     inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     when=lambda settings: settings.input.id_field is not None,
@@ -185,5 +185,5 @@ IDS = PerDocument(
     compute=lambda run: partial(
         ids_of, run.store, records_folder(run.receipt("raw_docs").key), shapes_of(run.settings)
     ),
-    figures=_figures,
+    figures=_ids_figures,
 )

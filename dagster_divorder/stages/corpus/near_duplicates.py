@@ -27,8 +27,8 @@ from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import first_lines
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, offsets
 
 SHOWN = 50
@@ -56,7 +56,7 @@ def _find_shingles(store: Store, of: tuple[Fragment, np.ndarray]) -> list[np.nda
     return shingles(read_content(store, fragment.file).take(row_array(rows)).combine_chunks())
 
 
-def _compute(run: Run) -> Made:
+def _group_near_duplicates(run: Run) -> Made:
     from dagster_divorder.core.text.near_duplicates import candidate_pairs, group
 
     view = run.view
@@ -160,7 +160,7 @@ def _by_source(
     return [dict(zip(names, row, strict=True)) for row in sorted(rows) if row[1]]
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_near_duplicates(run: Run, receipt: Receipt) -> Shown:
     names = [name for name in ("sources", "groups") if name in receipt.files]
     return {name: Table(run.rows("near_duplicates", name)) for name in names}
 
@@ -169,7 +169,7 @@ NEAR_DUPLICATES = WholeCorpus(
     name="near_duplicates",
     version=2,
     group="ordering",
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="Which records are near copies of others: groups of texts that share most of their shingles.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "minhash"),
@@ -185,6 +185,6 @@ NEAR_DUPLICATES = WholeCorpus(
     content=("near",),
     quotes=("groups",),
     doing="looking for near copies",
-    compute=_compute,
-    show=_show,
+    compute=_group_near_duplicates,
+    show=_show_near_duplicates,
 )

@@ -48,7 +48,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import index_column, records_folder
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 1 << 30
@@ -106,7 +106,7 @@ class _RawDocs(Stage):
         if schema is not None and kind == "parquet":
             data = schema.serialize().to_pybytes()
             files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
-        facts = _facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
+        facts = _raw_docs_facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
         figures = {
             **counts(survey.documents, survey.new_documents),
             "records": survey.records,
@@ -121,6 +121,7 @@ class _RawDocs(Stage):
         }
         for said in remarks(facts):
             run.progress.note(said)
+        keep_result(run.store, self.name, Result(key=survey.version, version=survey.version, files=files))
         return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
 
 
@@ -147,10 +148,10 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
         corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
         read_into(ingest, corpus, lambda records: None, run)
         survey = ingest.survey(settings.input.max_reject_share)
-    return survey, _facts(run, kind, corpus, survey), key
+    return survey, _raw_docs_facts(run, kind, corpus, survey), key
 
 
-def _facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
     others = Counter[str]()
     for found in corpus.inputs:
         others.update(found.others)
@@ -331,7 +332,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
     facts = receipt.facts
     return {
         "input_files": Table(input_files(run.store, receipt)),
@@ -372,10 +373,10 @@ RAW_DOCS = _RawDocs(
     name="raw_docs",
     version=4,
     group="corpus",
-    kinds=lambda settings: {"parquet", "json"},
+    kinds={"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
     "Refused records go to the rejects with path, line and reason.",
-    reads=lambda settings: (),
+    reads=(),
     settings=lambda settings: {
         "paths": settings.input.paths,
         "text_field": settings.input.text_field,
@@ -389,7 +390,7 @@ RAW_DOCS = _RawDocs(
     then=("ids",),
     shared_from=PARTS_FROM_BYTES,
     pace=(0.15, 0.019),
-    show=_show,
+    show=_show_raw_docs,
     checks=(
         Check(
             name="rejects_below_limit",

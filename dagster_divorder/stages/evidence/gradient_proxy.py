@@ -32,8 +32,8 @@ from dagster_divorder.stages.topics.gradient_embeddings import (
 )
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.state import Receipt
 
 DOCUMENTS, FEWEST = 200, 20
 SAMPLE_BYTES = 2 << 30
@@ -43,7 +43,7 @@ SHARES = (0.1, 0.5)
 """Of the documents, that are chosen by either."""
 
 
-def _compute(run: Run) -> Made:
+def _compare_gradient_proxies(run: Run) -> Made:
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, DOCUMENTS), TEXT_BYTES)
     embed = gradients_of(run)
     needs = embed_needs(run, embed) | {"workers": 1}
@@ -113,26 +113,26 @@ def load_proxies(run: Run) -> list[dict[str, Any]]:
     return run.rows("gradient_proxy", "table") if there else []
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_gradient_proxy(run: Run, receipt: Receipt) -> Shown:
     return {"proxies": Table(load_proxies(run))}
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _gradient_proxy_settings(settings: Settings) -> dict[str, Any]:
     return {name: of for name, of in gradients_settings(settings).items() if name != "stored"}
 
 
 GRADIENT_PROXY = WholeCorpus(
     name="gradient_proxy",
     version=1,
-    kinds=lambda settings: {"huggingface", "pytorch"},
+    kinds={"huggingface", "pytorch"},
     description="Whether gradients of the last blocks, projected, tell documents apart as those of all parameters do "
     "on this model: Spearman's correlation of cosines, and how much of a choice is the same, for several numbers of "
     "blocks and dims.",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", model_stage(settings)),
-    settings=_settings,
+    settings=_gradient_proxy_settings,
     inputs=lambda run: {"documents": run.receipt("raw_docs").version, "model": load_model(run).fingerprint},
     when=lambda settings: settings.takes_gradients,
     doing="comparing gradients of all parameters with those of the last blocks",
-    compute=_compute,
-    show=_show,
+    compute=_compare_gradient_proxies,
+    show=_show_gradient_proxy,
 )

@@ -30,7 +30,7 @@ def load_comparison(run: Run) -> list[dict[str, Any]]:
     return run.rows("strategy_comparison", "table")
 
 
-def _compute(run: Run) -> Made:
+def _compare_strategies(run: Run) -> Made:
     settings, traits = run.settings, load_stream(run).traits
     pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
     rows = []
@@ -89,7 +89,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _strategy_comparison_settings(settings: Settings) -> dict[str, Any]:
     documents, sequences = settings.comparison.documents, settings.comparison.sequences
     return {
         "comparison": settings.comparison.model_dump(mode="json"),
@@ -109,13 +109,13 @@ def _inputs(run: Run) -> dict[str, Any]:
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
     "seconds and memory in one table.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
-    settings=_settings,
+    settings=_strategy_comparison_settings,
     # All but the costs follows from the key, which therefore makes the version.
     inputs=_inputs,
-    compute=_compute,
+    compute=_compare_strategies,
     show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
 )

@@ -63,7 +63,7 @@ from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import FOLLOWED, MEASURES, side_by_side
 from dagster_divorder.view.verdict import Verdict
@@ -103,7 +103,7 @@ def load_table(run: Run) -> list[dict[str, Any]]:
     return run.rows("diversity_metrics", "table")
 
 
-def _compute(run: Run) -> Made:
+def _measure_diversity(run: Run) -> Made:
     traits = load_stream(run).traits
     measured = _measure_orders(run, traits)
     worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
@@ -337,7 +337,7 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
     return figures | times
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     verdict = load_verdict(run)
     shown: dict[str, Table | Picture | Text | float] = {
         "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
@@ -383,14 +383,14 @@ def _nothing_drifts(run: Run) -> Finding:
     )
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # The picture has the names of the clusters; measures know nothing of them.
     names = ["cluster_names"] if settings.output.plot else []
     return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
     return {
         "targets": settings.order.targets,
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
@@ -404,19 +404,19 @@ DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
     version=5,
     group="ordering",
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="The proof, for every window of training: training sequences in order beside shuffled ones (three "
     "seeds), documents in order beside shuffled ones, and the original order. *Plots* shows over runs how good it is.",
-    reads=_reads,
-    settings=_settings,
+    reads=_diversity_metrics_reads,
+    settings=_diversity_metrics_settings,
     content=("metrics",),
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
     pace=(0.1, 0.0026),
-    compute=_compute,
+    compute=_measure_diversity,
     publish=_publish,
-    show=_show,
+    show=_show_diversity_metrics,
     checks=(
         Check(
             name="order_beats_shuffling",

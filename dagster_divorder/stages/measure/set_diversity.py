@@ -34,9 +34,9 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import Space, map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 
 MAX_VALUES = 32
 """Sources and clusters with a score of their own: the largest; sums of a source take 8 D^2 bytes. The other sources
@@ -58,7 +58,7 @@ class _Measured:
     most: int
 
 
-def _compute(run: Run) -> Made:
+def _measure_set_diversity(run: Run) -> Made:
     selects = run.settings.selects
     of = _of_selection(run) if selects else _of_corpus(run)
     names, codes = _sources(run, of)
@@ -215,12 +215,12 @@ def load_batches(run: Run) -> list[dict[str, Any]]:
     return run.rows("set_diversity", "batches") if there else []
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_set_diversity(run: Run, receipt: Receipt) -> Shown:
     shown = {"groups": Table(load_groups(run))}
     return shown | ({"batches": Table(batches)} if (batches := load_batches(run)) else {})
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _set_diversity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     if not settings.selects:
         return ("raw_docs", *space_reads(settings), "clusters", *fields)
@@ -232,7 +232,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _set_diversity_settings(settings: Settings) -> dict[str, Any]:
     if not settings.selects:
         return {"source": settings.input.source_field}
     return {
@@ -245,12 +245,12 @@ def _settings(settings: Settings) -> dict[str, Any]:
 SET_DIVERSITY = WholeCorpus(
     name="set_diversity",
     version=2,
-    kinds=lambda settings: {"numpy"},
+    kinds={"numpy"},
     description="How many different things there are in the corpus, in what was chosen, in each source and cluster, "
     "and in batches under several orders (Vendi scores); and what each source alone brings.",
-    reads=_reads,
-    settings=_settings,
+    reads=_set_diversity_reads,
+    settings=_set_diversity_settings,
     doing="measuring the diversity of sets",
-    compute=_compute,
-    show=_show,
+    compute=_measure_set_diversity,
+    show=_show_set_diversity,
 )

@@ -180,7 +180,7 @@ def _vectors(
     return sums / sample.tokens[:, np.newaxis], codes
 
 
-def _compute(run: Run) -> Made:
+def _measure_stationarity(run: Run) -> Made:
     traits = load_stream(run).traits
     sample = load_sample(run, traits)
     found = stationarity(
@@ -193,7 +193,7 @@ def _compute(run: Run) -> Made:
     return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": found.claim()})
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
         *("raw_docs", "token_counts", *space_reads(settings), *fields),
@@ -201,7 +201,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _stationarity_settings(settings: Settings) -> dict[str, Any]:
     return {
         "traits": sorted(settings.order.traits),
         "source_field": settings.input.source_field,
@@ -229,12 +229,12 @@ STATIONARITY = WholeCorpus(
     version=4,
     asset=False,
     description="Whether anything drifts along the sequences.",
-    reads=_reads,
-    settings=_settings,
+    reads=_stationarity_reads,
+    settings=_stationarity_settings,
     inputs=_inputs,
     content=("found",),
     doing="looking for drift",
     amount=_amount,
     pace=(0.3, 0.045),
-    compute=_compute,
+    compute=_measure_stationarity,
 )

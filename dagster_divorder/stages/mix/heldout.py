@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.blocks import BlockRecords, utf8
@@ -30,15 +28,14 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
-from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.fits import pinned, read_fit
-from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
+from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
 
@@ -144,43 +141,6 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
 
 
-def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
-    their number."""
-    # That stage reads the stream, which is made of this one's result.
-    from dagster_divorder.stages.order.frozen import consumed_records
-
-    ids, times = consumed_records(run)
-    known = record_index(run, "id")
-    of_row, found = np.zeros(len(known), np.int64), places(ids, known)
-    of_row[found[found >= 0]] = times[found >= 0]
-    row = run.view.record_row
-    same = np.bincount(row, minlength=len(known))
-    return (of_row[row] + same[row] - 1 - copy_number(row)) // same[row]
-
-
-def consumed_record_mask(run: Run) -> np.ndarray:
-    """Which records a trainer has consumed, bool (N,); of records that are the same, all."""
-    row = run.view.record_row
-    return (np.bincount(row, consumed_times(run)) > 0)[row]
-
-
-def consumed_version(run: Run) -> str:
-    """A hash of the records that a trainer has consumed, "" without any. What is chosen to train on holds them."""
-    from dagster_divorder.stages.order.frozen import consumed_records
-
-    ids, times = consumed_records(run)
-    by_id = np.lexsort((ids[:, 1], ids[:, 0]))
-    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
-
-
-def consumed_document_mask(run: Run) -> np.ndarray:
-    """Which documents a trainer has consumed, bool (document_rows,)."""
-    consumed = np.zeros(run.view.document_rows, bool)
-    consumed[run.view.document_row[consumed_record_mask(run)]] = True
-    return consumed
-
-
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     """Which documents are held out, bool (D,), given the ids of those that were."""
     share = run.settings.heldout.share
@@ -190,7 +150,7 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     """
     Raises:
         InputError: no document would be held out, or more than MAX_BYTES of text.
@@ -199,8 +159,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
         table, ids = _read_files(run.settings)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
     documents = _documents(run, None)
-    fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
-    before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
+    fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
+    before = unpack(fitted.files[IDS])["ids"] if fitted else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
     share = run.settings.heldout.share
     if not chosen.any():
@@ -217,7 +177,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     return {IDS: pack(arrays if documents.edges is None else arrays | {"edges": documents.edges})}
 
 
-def _drift(run: Run, fitted: Fitted) -> str | None:
+def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     if run.settings.heldout.paths:
         return None
     why = has_doubled(run, fitted)
@@ -336,7 +296,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {"files": hashes}
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
     if settings.mixing.trait not in BUILT_IN:
@@ -345,7 +305,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "token_counts", "bin_edges", *made[settings.mixing.trait])
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _heldout_settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
     of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
@@ -359,21 +319,20 @@ HELDOUT = PinnedFit(
     version=1,
     asset=False,
     description="The documents that are kept out of training, to validate on.",
-    reads=_reads,
-    settings=_settings,
+    reads=_heldout_reads,
+    settings=_heldout_settings,
     inputs=_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
     pace=(0.02, 0.004),
-    compute=_compute,
+    compute=_choose_heldout,
     # Nobody asks for others: what is held out stays so.
-    refit=lambda settings: Refit("auto", ""),
-    drift=_drift,
+    drift=_heldout_drift,
     # It looks at the values of mixing.trait too, which other edges and clusters change, and at what is consumed.
     checked_once_per_corpus=False,
     # What was drawn of an earlier corpus; what files hold can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
     tentative="a value of mixing.trait has documents enough and none held out",
-    facts=lambda run, files: {"held_out": len(unpack(files[IDS])["ids"])},
+    facts=lambda run, fitted: {"held_out": len(unpack(fitted.files[IDS])["ids"])},
     figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
 )

@@ -22,9 +22,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.mix.heldout import (
     as_record,
-    consumed_document_mask,
     heldout_files,
     heldout_ids,
 )
@@ -156,7 +156,7 @@ def find_copies(
     return {"near": near, "similarity": similarity}
 
 
-def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     from dagster_divorder.core.text.near_duplicates import Index
 
     if run.settings.heldout.paths:
@@ -172,7 +172,7 @@ HELDOUT_COPIES = PerDocument(
     version=1,
     asset=False,
     description="Which documents are near copies of what is held out.",
-    reads=lambda settings: ("raw_docs", "minhash", "heldout"),
+    reads=("raw_docs", "minhash", "heldout"),
     inputs=lambda run: {
         "signatures": run.receipt("minhash").key,
         # Not the fit: of its documents some may be gone from the corpus.
@@ -180,5 +180,5 @@ HELDOUT_COPIES = PerDocument(
     },
     doing="looking for copies of what is held out",
     pace=(0.03, 0.013),
-    compute=_compute,
+    compute=_find_heldout_copies,
 )

@@ -34,7 +34,7 @@ from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.near_duplicates import load_copies
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.heldout import consumed_times, consumed_version
+from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
@@ -117,7 +117,7 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
     return run.rows("repeats", "values")
 
 
-def _compute(run: Run) -> Made:
+def _plan_repeats(run: Run) -> Made:
     mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
     some, names = traits.take(training), traits.names[trait]
@@ -251,7 +251,7 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
     return ~load_heldout(run).removed[run.view.document_row]
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _repeats_settings(settings: Settings) -> dict[str, Any]:
     mixing = settings.mixing
     return {
         "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
@@ -264,7 +264,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _repeats_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
 
 
@@ -272,16 +272,16 @@ REPEATS = WholeCorpus(
     name="repeats",
     version=2,
     group="ordering",
-    kinds=lambda settings: {"numpy"},
+    kinds={"numpy"},
     description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
     "and what is held out.",
-    reads=_reads,
-    settings=_settings,
-    inputs=lambda run: {**versions(run, *_reads(run.settings)), "consumed": consumed_version(run)},
+    reads=_repeats_reads,
+    settings=_repeats_settings,
+    inputs=lambda run: {**versions(run, *_repeats_reads(run.settings)), "consumed": consumed_version(run)},
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
     pace=(0.03, 0.005),
-    compute=_compute,
+    compute=_plan_repeats,
     show=lambda run, receipt: {"mix": Table(load_sources(run))},
 )

@@ -1,6 +1,6 @@
 """bin_edges: edges of the bins that lengths, difficulties and numeric fields fall into, quantiles of the corpus.
 
-Appended records fall into the bins that are there. Under `order.refit = "auto"` the edges are cut again when the corpus
+Appended records fall into the bins that are there. Under `refit.bins = "auto"` the edges are cut again when the corpus
 has doubled since, when hardly any of its documents are left, or when a bin's share of the records leaves its band: more
 than BAND times what it was, with MIN_OVER records over.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import coded_traits, fields_read, read_fields
 from dagster_divorder.store.arrays import pack, unpack
@@ -69,7 +69,7 @@ def _shares(
     return {trait: np.bincount(of) / len(of) for trait, of in codes.items()}
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
     columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
     for trait, column in columns.items():
@@ -79,7 +79,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
 
 
-def _drift(run: Run, fitted: Fitted) -> str | None:
+def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
@@ -99,7 +99,7 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return None
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _bin_edges_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts"),
         *(["fields"] if fields_read(settings) else []),
@@ -112,15 +112,15 @@ BIN_EDGES = PinnedFit(
     version=1,
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
-    reads=_reads,
+    reads=_bin_edges_reads,
     settings=lambda settings: {
         "bins": settings.order.length_bins,
         "traits": sorted(coded_traits(settings)),
     },
     doing="cutting lengths and numeric fields into bins",
     pace=(0.02, 0.0002),
-    compute=_compute,
-    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
-    drift=_drift,
+    compute=_fit_bin_edges,
+    refit="bins",
+    drift=_bin_edges_drift,
     tentative="lengths or fields of new records leave the bands of the bins",
 )

@@ -46,7 +46,7 @@ def load_shards(run: Run) -> np.ndarray:
     return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
 
 
-def _compute(run: Run) -> Made:
+def _order_documents(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
     traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     for trait, table in settings.order.targets.items():
@@ -182,7 +182,7 @@ def document_order(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
     return (
         "raw_docs",
         "traits",
@@ -195,21 +195,21 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 def _inputs(run: Run) -> dict[str, Any]:
     """`order.shards_of` decides where it makes several shards, by how many."""
     shards = shard_number(run)
-    return {**versions(run, *_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
+    return {**versions(run, *_greedy_order_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
 
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=5,
     group="ordering",
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
-    reads=_reads,
+    reads=_greedy_order_reads,
     settings=document_order,
     inputs=_inputs,
     content=("order",),
     pace=(0.1, 0.0027),
-    compute=_compute,
+    compute=_order_documents,
     checks=(
         Check(
             name="order_is_a_permutation",

@@ -70,7 +70,7 @@ def load_packed(run: Run) -> PackedSequences:
     return _unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
-def _compute(run: Run) -> Made:
+def _pack_documents(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
     packed = _pack(run, stream, frozen)
@@ -333,7 +333,7 @@ def _with_cut(
     return join(packed, behind)
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
     decides = {
         "packing": settings.packing.model_dump(mode="json"),
         "length": settings.sequence.length,
@@ -347,7 +347,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return decides
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     related = settings.packing.method == "related"
     return (
         *(
@@ -368,15 +368,15 @@ PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
     version=6,
     group="ordering",
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "
     "plan.",
-    reads=_reads,
-    settings=_settings,
+    reads=_packed_sequences_reads,
+    settings=_packed_sequences_settings,
     content=("plan", "rows"),
     doing="packing sequences",
     pace=(0.04, 0.0002),
-    compute=_compute,
+    compute=_pack_documents,
     checks=(
         Check(
             name="no_token_lost",

@@ -77,7 +77,7 @@ class Sequences(NamedTuple):
     frozen: int
 
 
-def _compute(run: Run) -> Made:
+def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     traits, copies = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
@@ -147,7 +147,7 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
     vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
     return (
         "raw_docs",
@@ -159,7 +159,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
     sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
     reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
@@ -187,15 +187,15 @@ SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
     version=6,
     group="ordering",
-    kinds=lambda settings: {"numpy", "numba"},
+    kinds={"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "
     "corpus's own mix; one order an epoch.",
-    reads=_reads,
-    settings=_settings,
+    reads=_sequence_order_reads,
+    settings=_sequence_order_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.
     inputs=_inputs,
     pace=(0.05, 0.0023),
-    compute=_compute,
+    compute=_order_sequences,
     checks=(
         Check(
             name="sequence_order_is_a_permutation",

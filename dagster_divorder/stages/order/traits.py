@@ -51,7 +51,7 @@ def trait_codes(
     if number and trait not in edges:
         raise InputError(
             f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
-            'set order.refit = "now" for one run'
+            "divorder run --refit bins cuts them anew"
         )
     found = column_codes(
         column,
@@ -62,7 +62,7 @@ def trait_codes(
     return found.codes, found.names
 
 
-def _compute(run: Run) -> Made:
+def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
     names: list[tuple[str, tuple[str, ...]]] = []
@@ -93,5 +93,5 @@ TRAITS = WholeCorpus(
     },
     content=("codes", "names"),
     pace=(0.02, 0.0002),
-    compute=_compute,
+    compute=_code_traits,
 )

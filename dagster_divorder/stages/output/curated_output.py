@@ -59,9 +59,9 @@ from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
@@ -111,7 +111,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
     return manifest
 
 
-def _compute(run: Run) -> Made:
+def _write_curated_output(run: Run) -> Made:
     """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
     ids = document_ids(run.store, view)[view.used_documents()]
@@ -263,7 +263,7 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
 
 def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     settings = run.settings
-    before = run.graph.needed(settings, *_reads(settings))
+    before = run.graph.needed(settings, *_curated_output_reads(settings))
     stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
     raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
@@ -412,7 +412,7 @@ def _difference(found: Multiset, planned: Multiset) -> str:
     )
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
     files = [{"file": name, **entry} for name, entry in receipt.figures["files"].items()]
     return {"output_folder": Link(run.settings.output.path), "output_files": Table(files[:200])}
 
@@ -420,7 +420,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
     made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
@@ -450,10 +450,10 @@ CURATED_OUTPUT = WholeCorpus(
     group="output",
     # Whoever asks for exports gets them with the output.
     then=("exports",),
-    kinds=lambda settings: {"json", "parquet"},
+    kinds={"json", "parquet"},
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
-    reads=_reads,
+    reads=_curated_output_reads,
     # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
     settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path", "format"})},
     inputs=_inputs,
@@ -462,11 +462,11 @@ CURATED_OUTPUT = WholeCorpus(
     publish=_publish,
     doing="writing the output",
     check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
-    compute=_compute,
+    compute=_write_curated_output,
     amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
     shared_from=WORKERS_FROM_BYTES,
     pace=(0.0, 0.0036),
-    show=_show,
+    show=_show_curated_output,
     checks=(
         Check(
             name="every_record_in_output",

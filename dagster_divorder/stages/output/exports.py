@@ -49,8 +49,8 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, EXPORT_VERSION, NEIGHBOUR, file_at
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 from dagster_divorder.write.curated import OutputFolder, refuse_strangers, scratch_beside, tidy
@@ -63,7 +63,7 @@ from dagster_divorder.write.exports.text import TEXT
 TAG_DIGITS = 8
 
 
-def _compute(run: Run) -> Made:
+def _write_exports(run: Run) -> Made:
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
         return _made(run, stored_tokens(run, load_base_model(run).directory, scratch))
 
@@ -343,26 +343,26 @@ def check_special_tokens(settings: Settings) -> None:
         return
     from dagster_divorder.models.checkpoint import locate
 
-    directory = locate(model.base, revision=model.revision)
+    directory = locate(model.base)
     if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
         raise _no_end_of_text(directory)
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_exports(run: Run, receipt: Receipt) -> Shown:
     return {
         "exports_folder": Link(run.settings.exports.path),
         "exports": Table(receipt.figures["exports"]),
     }
 
 
-def _reads(settings: Settings) -> tuple[str, ...]:
+def _exports_reads(settings: Settings) -> tuple[str, ...]:
     named = TEXT.name in settings.exports.formats and settings.input.id_field
     stream = stream_reads(settings)
     read = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
     return (*read, "ids") if named else read
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _exports_settings(settings: Settings) -> dict[str, Any]:
     formats = settings.exports.formats
     return {
         "layouts": {name: _layout(settings, FORMATS[name]) for name in formats},
@@ -438,9 +438,9 @@ EXPORTS = WholeCorpus(
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
-    reads=_reads,
+    reads=_exports_reads,
     when=lambda settings: bool(settings.exports.formats),
-    settings=_settings,
+    settings=_exports_settings,
     inputs=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
     content=("hashes",),
     lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
@@ -448,9 +448,9 @@ EXPORTS = WholeCorpus(
     doing="writing exports",
     check_settings=_check_settings,
     pace=(0.08, 0.01),
-    compute=_compute,
+    compute=_write_exports,
     shared_from=WORKERS_FROM_BYTES,
-    show=_show,
+    show=_show_exports,
     checks=(
         Check(
             name="exports_are_whole",

@@ -44,6 +44,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
@@ -64,8 +65,8 @@ from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_kind
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
@@ -106,7 +107,7 @@ LOOKED_AT = 1000
 """Sequences among which those are looked for: a book alone fills hundreds."""
 
 
-def _compute(run: Run) -> Made:
+def _write_ordering_report(run: Run) -> Made:
     from dagster_divorder.view.report.sections import report
 
     (found, missing), manifest = at_hand(run), load_manifest(run)
@@ -431,7 +432,7 @@ def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
     return MapPoints(shown.xy[there], rows[there], documents)
 
 
-def _show(run: Run, receipt: Receipt) -> Shown:
+def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
     sections, missing = (
         Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
         for name in ("sections", "missing")
@@ -439,13 +440,16 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
-    embedding, model = settings.embedding, settings.model
-    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
+    embedding, advanced = settings.embedding, settings.advanced
+    base, deep = (id_and_revision(name)[0] for name in (settings.model.base, settings.deep_model))
+    sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        # As it was before [refit], so that reports keep their keys.
+        "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
+        "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.k,
         "source_field": settings.input.source_field,
@@ -470,7 +474,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
     version=7,
-    kinds=lambda settings: {"html", "matplotlib"},
+    kinds={"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
     "any browser, without a network.",
@@ -481,11 +485,11 @@ ORDERING_REPORT = WholeCorpus(
         *(["ids"] if settings.input.id_field else []),
     ),
     after=tuple(EVIDENCE),
-    settings=_settings,
+    settings=_ordering_report_settings,
     inputs=_inputs,
     quotes=("*",),
     publish=_publish,
     doing="drawing the report",
-    compute=_compute,
-    show=_show,
+    compute=_write_ordering_report,
+    show=_show_ordering_report,
 )

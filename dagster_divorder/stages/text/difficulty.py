@@ -33,7 +33,7 @@ def measure(
     return {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, own)}
 
 
-def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+def _score_difficulty(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     index, arrays = run.store.hashed(f"{DOCUMENTS}/index"), unpack(run.fit("difficulty_counts")[COUNTS])
     counts = Counts(arrays["tokens"], arrays["pairs"])
     return partial(measure, run.files("token_counts").listed(), dict(index), counts, arrays["documents"])
@@ -44,7 +44,7 @@ DIFFICULTY = PerDocument(
     version=1,
     asset=False,
     description="How hard the tokens of each document are to predict.",
-    reads=lambda settings: ("raw_docs", "token_counts", "difficulty_counts"),
+    reads=("raw_docs", "token_counts", "difficulty_counts"),
     doing="measuring difficulty",
-    compute=_compute,
+    compute=_score_difficulty,
 )

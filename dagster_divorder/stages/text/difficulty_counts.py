@@ -13,7 +13,7 @@ from dagster_divorder.core.text.difficulty import Counts
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
@@ -28,7 +28,7 @@ CLIP_TOKENS = 1 << 14
 """A document is counted with at most this many tokens, so that no book crowds out the rest."""
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _count_token_pairs(run: Run) -> Mapping[str, bytes]:
     """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: the first
     half of the ids of those counted."""
     view, tokens = run.view, run.files("token_counts")
@@ -61,7 +61,7 @@ DIFFICULTY_COUNTS = PinnedFit(
         **fit_inputs(run, "difficulty_counts"),
     },
     doing="counting what follows each token",
-    compute=_compute,
-    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    compute=_count_token_pairs,
+    refit="bins",
     drift=another_corpus,
 )

@@ -49,7 +49,7 @@ def _classifier(model: Path, device: str) -> Classifier:
     return Classifier(model, device)
 
 
-def _needs(run: Run, missing: Any) -> Needs:
+def _quality_scores_needs(run: Run, missing: Any) -> Needs:
     """One process, which runs all cores, or a GPU."""
     return {"workers": 1, "threads": count_workers(0)}
 
@@ -58,17 +58,17 @@ QUALITY_SCORES = PerDocument(
     name="quality_scores",
     version=1,
     asset=False,
-    kinds=lambda settings: {"huggingface", "pytorch"},
+    kinds={"huggingface", "pytorch"},
     description="How good each document is, by a text-classification model.",
-    reads=lambda settings: ("raw_docs",),
+    reads=("raw_docs",),
     settings=lambda settings: {},
     inputs=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
     compute=lambda run: functools.partial(
-        score, run.store, _locate(run.settings), find_device(run.settings.deep.device)
+        score, run.store, _locate(run.settings), find_device(run.settings.engine.device)
     ),
-    needs=_needs,
+    needs=_quality_scores_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},
 )

@@ -18,7 +18,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
@@ -30,7 +30,7 @@ MAX_SHARE_WITHOUT = 0.01
 
 
 def tokenize(
-    store: Store, model: Fit | Path, tokenizer: str, engine: Engine, fragment: Fragment
+    store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
     """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the
     one in the folder `model`."""
@@ -39,12 +39,12 @@ def tokenize(
     return {"ids": ids, "lengths": lengths}
 
 
-def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
 
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     # All documents have their tokens now, and it holds 100 MB.
     forget_encoder()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
@@ -78,14 +78,14 @@ TOKEN_COUNTS = PerDocument(
     name="token_counts",
     version=1,
     group="embedding",
-    kinds=lambda settings: {"huggingface"},
+    kinds={"huggingface"},
     description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
-    reads=lambda settings: ("raw_docs", "base_model"),
+    reads=("raw_docs", "base_model"),
     inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
     doing="tokenising",
     pace=(0.03, 0.019),
-    compute=_compute,
-    figures=_figures,
+    compute=_tokenize_documents,
+    figures=_token_counts_figures,
     checks=(
         Check(
             name="documents_have_tokens",

@@ -15,9 +15,10 @@ import orjson
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import points_fitted
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import beginnings
 
 FILE = "names.json"
@@ -33,13 +34,13 @@ def sample_size(clusters: int) -> int:
     return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
-def load_names(run: Run) -> list[str]:
+def load_names(run: Reader) -> list[str]:
     """Names of the clusters, by label; no two are the same."""
     names: list[str] = orjson.loads(run.fit("cluster_names")[FILE])["names"]
     return names
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
+def _name_clusters(run: Run) -> Mapping[str, bytes]:
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
     # Of so many documents every cluster has some, and its share of those that are read.
@@ -71,8 +72,7 @@ CLUSTER_NAMES = PinnedFit(
     },
     quotes=("*",),
     doing="naming clusters",
-    compute=_compute,
-    refit=lambda settings: Refit("never", ""),
+    compute=_name_clusters,
     drift=lambda run, fitted: None,
     amount=points_fitted,
     pace=(0.2, 130.0),

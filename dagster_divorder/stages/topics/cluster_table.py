@@ -16,8 +16,8 @@ from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids, first_lines
+from dagster_divorder.store.state import load_receipt
 
 SHOWN = 1_000
 """Clusters that have a row, the first ones, which were the largest when they were fitted."""
@@ -34,7 +34,7 @@ def load_cluster_table(run: Run) -> list[dict[str, Any]]:
     return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
 
 
-def _compute(run: Run) -> Made:
+def _tabulate_clusters(run: Run) -> Made:
     from dagster_divorder.core.kernels.members import nearest_members
 
     view, names = run.view, load_names(run)
@@ -90,5 +90,5 @@ CLUSTER_TABLE = WholeCorpus(
     ),
     quotes=("*",),
     pace=(0.04, 0.0013),
-    compute=_compute,
+    compute=_tabulate_clusters,
 )

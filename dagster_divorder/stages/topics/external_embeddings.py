@@ -42,9 +42,9 @@ from dagster_divorder.stages.corpus.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 
 STAGE = "external_embeddings"
@@ -365,7 +365,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     name=STAGE,
     version=2,
     group="embedding",
-    kinds=lambda settings: {"numpy"},
+    kinds={"numpy"},
     description="One vector per document, from a file of your own (`embedding.path`), checked and L2-normalised.",
     reads=lambda settings: ("raw_docs", *(["ids"] if settings.input.id_field else [])),
     settings=lambda settings: {

@@ -46,7 +46,7 @@ def pool_tokens(
     return {"vectors": pool(tokens["ids"], tokens["lengths"], table, weights, threads=threads)}
 
 
-def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+def _embed_by_token_table(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     files, table = run.files("token_counts").listed(), load_base_model(run).table()
     return partial(pool_tokens, files, table, _weights(run))
 
@@ -55,15 +55,15 @@ SHALLOW_EMBEDDINGS = PerDocument(
     name="shallow_embeddings",
     version=1,
     group="embedding",
-    kinds=lambda settings: {"numpy"},
+    kinds={"numpy"},
     description="One vector per document: the pooled rows of the base model's token table, so that texts on similar "
     "topics lie close.",
-    reads=lambda settings: ("raw_docs", "token_counts", "base_model"),
+    reads=("raw_docs", "token_counts", "base_model"),
     settings=lambda settings: {"pooling": settings.embedding.pooling},
     inputs=_inputs,
     doing="pooling",
     pace=(0.12, 0.007),
-    compute=_compute,
+    compute=_embed_by_token_table,
     needs=threaded_by_size,
     figures=lambda run, files: {
         "pooling": run.settings.embedding.pooling,

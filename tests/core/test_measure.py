@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core import metrics
+from dagster_divorder.core import measure
 from dagster_divorder.core.measure.prefix import POINTS, PrefixDeviation, prefix_of, squares_in_stream
 from dagster_divorder.core.measure.shares import ShareDeviation
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts
@@ -27,15 +27,15 @@ documents = st.lists(
 laws = settings(max_examples=examples(25), deadline=None)
 
 
-def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2) -> metrics.Diversity:
+def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2) -> measure.Diversity:
     traits = {"cluster": labels, "length": labels if lengths is None else lengths}
     sizes = {name: int(np.max(codes, initial=0)) + 1 for name, codes in traits.items()}
-    return metrics.measure(order, tokens, traits, sizes, sequence_length=sequence_length, batch=batch)
+    return measure.measure(order, tokens, traits, sizes, sequence_length=sequence_length, batch=batch)
 
 
 def shares(order, tokens, codes, values: int, window: int) -> ShareDeviation:
     """Of one trait in aligned windows."""
-    found = metrics.measure(
+    found = measure.measure(
         order, tokens, {"cluster": codes}, {"cluster": values}, sequence_length=window, batch=1
     )
     return found.sequence_shares["cluster"]
@@ -44,7 +44,7 @@ def shares(order, tokens, codes, values: int, window: int) -> ShareDeviation:
 def prefix(order, tokens, groups: list, length: int) -> PrefixDeviation:
     traits = dict(zip(("cluster", "length"), groups, strict=False))
     sizes = {name: int(np.max(codes)) + 1 for name, codes in traits.items()}
-    return metrics.measure(order, tokens, traits, sizes, sequence_length=length, batch=1).prefix
+    return measure.measure(order, tokens, traits, sizes, sequence_length=length, batch=1).prefix
 
 
 def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -56,21 +56,21 @@ def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 
 
 def test_distinct_clusters_where_documents_are_split():
-    assert metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4).tolist() == [2, 2, 2]
+    assert measure.distinct_clusters(ORDER, TOKENS, LABELS, 4).tolist() == [2, 2, 2]
 
 
 def test_distinct_clusters_where_overflow_flushes():
     # 3 | 2 | 4 | 1: no two neighbours fit into 4 tokens.
-    assert metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1, 1]
+    assert measure.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1, 1]
     # 1 + 3 | 2 | 4
-    assert metrics.distinct_clusters([3, 0, 1, 2], TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1]
+    assert measure.distinct_clusters([3, 0, 1, 2], TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1]
     # 1 + 2 | 4 | 3
-    assert metrics.distinct_clusters([3, 1, 2, 0], TOKENS, LABELS, 4, packer="flush").tolist() == [2, 1, 1]
+    assert measure.distinct_clusters([3, 1, 2, 0], TOKENS, LABELS, 4, packer="flush").tolist() == [2, 1, 1]
 
 
 def test_what_is_left_of_a_long_document_stays_open_under_flush():
     # 2 tokens flushed, 9 = 4 + 4 + 1 left open, into which 3 more fit.
-    assert metrics.distinct_clusters([0, 1, 2], [2, 9, 3], [0, 1, 2], 4, packer="flush").tolist() == [
+    assert measure.distinct_clusters([0, 1, 2], [2, 9, 3], [0, 1, 2], 4, packer="flush").tolist() == [
         1,
         1,
         1,
@@ -80,8 +80,8 @@ def test_what_is_left_of_a_long_document_stays_open_under_flush():
 
 def test_documents_without_tokens_count_under_flush_only():
     tokens, labels = [2, 0, 2], [0, 1, 2]
-    assert metrics.distinct_clusters([0, 1, 2], tokens, labels, 4).tolist() == [2]
-    assert metrics.distinct_clusters([0, 1, 2], tokens, labels, 4, packer="flush").tolist() == [3]
+    assert measure.distinct_clusters([0, 1, 2], tokens, labels, 4).tolist() == [2]
+    assert measure.distinct_clusters([0, 1, 2], tokens, labels, 4, packer="flush").tolist() == [3]
 
 
 def test_share_deviation_by_hand():
@@ -132,7 +132,7 @@ def test_coverage_by_hand():
 def test_cluster_mix_splits_tokens_between_columns():
     # 0 0 0 1 1 2 2 2 2 0 in three columns of 3 1/3 tokens.
     assert_allclose(
-        metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 3),
+        measure.cluster_mix(ORDER, TOKENS, LABELS, 3, 3),
         [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.3, 0.0, 0.7]],
         rtol=1e-6,
     )
@@ -141,8 +141,8 @@ def test_cluster_mix_splits_tokens_between_columns():
 def test_measure_collects_every_measure():
     found = measured(ORDER, TOKENS, LABELS, [1, 0, 1, 0], batch=1)
     assert (found.documents, found.tokens) == (4, 10)
-    assert found.split == metrics.Distinct(mean=2.0, min=2, max=2, std=0.0, count=3)
-    assert found.flush == metrics.Distinct(mean=1.0, min=1, max=1, std=0.0, count=4)
+    assert found.split == measure.Distinct(mean=2.0, min=2, max=2, std=0.0, count=3)
+    assert found.flush == measure.Distinct(mean=1.0, min=1, max=1, std=0.0, count=4)
     assert found.sequence_shares["cluster"] == shares(ORDER, TOKENS, LABELS, 3, 4)
     assert found.batch_shares["length"] == shares(ORDER, TOKENS, [1, 0, 1, 0], 2, 4)
     assert found.prefix.mean == prefix(ORDER, TOKENS, [LABELS, [1, 0, 1, 0]], 4).mean
@@ -202,7 +202,7 @@ def test_the_prefix_deviation_bounds_every_window(rows, length):
 @given(documents, st.integers(1, 40))
 def test_cluster_mix_rows_sum_to_one_and_average_to_the_corpus(rows, columns):
     tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    mix = metrics.cluster_mix(np.arange(len(rows)), tokens, labels, 4, columns)
+    mix = measure.cluster_mix(np.arange(len(rows)), tokens, labels, 4, columns)
     assert mix.shape == (columns, 4) and mix.dtype == np.float32
     if tokens.sum():
         assert_allclose(mix.sum(axis=1), 1.0, rtol=1e-6)
@@ -224,8 +224,8 @@ def test_shares_do_not_change_with_the_unit_of_length(factor):
     assert one.sequence_shares == many.sequence_shares and one.batch_shares == many.batch_shares
     assert_allclose(many.prefix.l2, factor * one.prefix.l2, rtol=1e-9, atol=1e-6 * factor)
     assert_array_equal(
-        metrics.cluster_mix(order, tokens, labels, 7, 64),
-        metrics.cluster_mix(order, tokens * factor, labels, 7, 64),
+        measure.cluster_mix(order, tokens, labels, 7, 64),
+        measure.cluster_mix(order, tokens * factor, labels, 7, 64),
     )
 
 
@@ -258,7 +258,7 @@ def test_a_balanced_order_measures_better_than_blocks():
 def test_nothing_to_measure_gives_zeros(tokens, labels):
     order = np.arange(len(tokens))
     found = measured(order, np.array(tokens, np.int64), np.array(labels, np.int32))
-    assert found.split == metrics.Distinct(0.0, 0, 0, 0.0, 0)
+    assert found.split == measure.Distinct(0.0, 0, 0, 0.0, 0)
     assert found.batch_shares["cluster"].windows == 0
     assert (found.prefix.mean, found.prefix.max, len(found.prefix.l2), found.coverage) == (0.0, 0.0, 0, 0.0)
     json.dumps(found.to_dict(), allow_nan=False)
@@ -266,7 +266,7 @@ def test_nothing_to_measure_gives_zeros(tokens, labels):
 
 def test_one_document_in_one_sequence_longer_than_everything():
     found = measured([0], [5], [0], sequence_length=10**15, batch=1000)
-    assert found.split == metrics.Distinct(1.0, 1, 1, 0.0, 1)
+    assert found.split == measure.Distinct(1.0, 1, 1, 0.0, 1)
     one = found.batch_shares["cluster"]
     assert (one.windows, one.partial, one.max_worst, one.worst_window) == (1, True, 0.0, 0)
     assert (found.prefix.max, found.coverage) == (0.0, 0.2)
@@ -304,7 +304,7 @@ def test_average_is_the_mean_of_every_number():
     tokens, labels = random_corpus(200, 5)
     orders = [np.random.default_rng(seed).permutation(200) for seed in range(3)]
     found = [measured(order, tokens, labels, sequence_length=30) for order in orders]
-    mean = metrics.average(found)
+    mean = measure.average(found)
     assert mean.split.mean == np.mean([d.split.mean for d in found])
     assert mean.flush.count == np.mean([d.flush.count for d in found])
     assert mean.split.count == found[0].split.count and isinstance(mean.split.count, int)
@@ -318,34 +318,34 @@ def test_average_is_the_mean_of_every_number():
 
 def test_average_of_one_order_is_that_order():
     found = measured(ORDER, TOKENS, LABELS)
-    assert metrics.average([found]).to_dict() == found.to_dict()
-    assert metrics.average([found, found, found]).to_dict() == found.to_dict()
+    assert measure.average([found]).to_dict() == found.to_dict()
+    assert measure.average([found, found, found]).to_dict() == found.to_dict()
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: metrics.distinct_clusters([4], TOKENS, LABELS, 4), "names document 4; there are 4"),
-        (lambda: metrics.distinct_clusters([-1], TOKENS, LABELS, 4), "names document -1"),
-        (lambda: metrics.distinct_clusters(ORDER, [1, 2, -3, 4], LABELS, 4), "tokens holds -3"),
-        (lambda: metrics.distinct_clusters(ORDER, [1.5, 2, 3, 4], LABELS, 4), "float64"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, 1], 4), "shape"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "codes holds -1"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
+        (lambda: measure.distinct_clusters([4], TOKENS, LABELS, 4), "names document 4; there are 4"),
+        (lambda: measure.distinct_clusters([-1], TOKENS, LABELS, 4), "names document -1"),
+        (lambda: measure.distinct_clusters(ORDER, [1, 2, -3, 4], LABELS, 4), "tokens holds -3"),
+        (lambda: measure.distinct_clusters(ORDER, [1.5, 2, 3, 4], LABELS, 4), "float64"),
+        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0, 1], 4), "shape"),
+        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "codes holds -1"),
+        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
+        (lambda: measure.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
+        (lambda: measure.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
         (lambda: shares(ORDER, TOKENS, LABELS, 2, 4), r"codes holds 2; expected numbers in \[0, 2\)"),
         (lambda: shares(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
-        (lambda: metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
-        (lambda: metrics.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),
-        (lambda: metrics.measure(ORDER, TOKENS, {}, {}, sequence_length=4, batch=1), "'cluster' must be"),
+        (lambda: measure.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
+        (lambda: measure.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),
+        (lambda: measure.measure(ORDER, TOKENS, {}, {}, sequence_length=4, batch=1), "'cluster' must be"),
         (
-            lambda: metrics.measure(ORDER, TOKENS, {"cluster": LABELS}, {}, sequence_length=4, batch=1),
+            lambda: measure.measure(ORDER, TOKENS, {"cluster": LABELS}, {}, sequence_length=4, batch=1),
             r"lacks \['cluster'\]",
         ),
-        (lambda: metrics.average([]), "no order"),
+        (lambda: measure.average([]), "no order"),
         (
-            lambda: metrics.average([measured(ORDER, TOKENS, LABELS), measured([0], TOKENS, LABELS)]),
+            lambda: measure.average([measured(ORDER, TOKENS, LABELS), measured([0], TOKENS, LABELS)]),
             "2 different corpora",
         ),
     ],
@@ -370,10 +370,10 @@ def packed_corpus(seed: int = 0):
 
 def test_sequences_as_packed_measure_like_their_documents():
     tokens, labels, order, packed = packed_corpus()
-    found = metrics.measure_packed(
+    found = measure.measure_packed(
         packed, np.arange(len(packed)), {"cluster": labels}, {"cluster": 5}, batch=4
     ).to_dict()
-    expected = metrics.measure(
+    expected = measure.measure(
         order, tokens, {"cluster": labels}, {"cluster": 5}, sequence_length=50, batch=4
     ).to_dict()
     assert found.pop("documents") == np.count_nonzero(tokens) and expected.pop("documents") == 120
@@ -393,10 +393,10 @@ def test_sequences_as_packed_measure_like_their_documents():
 def test_sequences_in_another_order_are_windows_of_their_rows():
     _, labels, _, packed = packed_corpus()
     order = np.random.default_rng(1).permutation(len(packed))
-    found = metrics.measure_packed(packed, order, {"cluster": labels}, {"cluster": 5}, batch=1)
+    found = measure.measure_packed(packed, order, {"cluster": labels}, {"cluster": 5}, batch=1)
     counts, _ = sequence_counts(packed, {"cluster": labels}, {"cluster": 5})
     rows = counts.toarray()[order]
-    assert found.split == metrics.Distinct(
+    assert found.split == measure.Distinct(
         (rows > 0).sum(axis=1).mean(),
         (rows > 0).sum(axis=1).min(),
         (rows > 0).sum(axis=1).max(),
@@ -413,8 +413,8 @@ def test_padded_sequences_are_counted_as_they_are():
     """Best fit pads: token windows drift against the sequences, whose clusters are counted all the same."""
     tokens, labels = np.array([6, 6, 6]), np.array([0, 1, 2], np.int32)
     packed = pack(Pieces(np.arange(3), np.zeros(3, int), tokens), method="best_fit", sequence_length=8)
-    found = metrics.measure_packed(packed, [0, 1, 2], {"cluster": labels}, {"cluster": 3}, batch=1)
-    assert found.split == metrics.Distinct(1.0, 1, 1, 0.0, 3)
+    found = measure.measure_packed(packed, [0, 1, 2], {"cluster": labels}, {"cluster": 3}, batch=1)
+    assert found.split == measure.Distinct(1.0, 1, 1, 0.0, 3)
     assert measured([0, 1, 2], tokens, labels, sequence_length=8).split.mean > 1
 
 
@@ -423,8 +423,8 @@ def test_windows_run_on_into_the_next_epoch():
     packed = pack(Pieces(np.arange(4), np.zeros(4, int), np.full(4, 2)), sequence_length=2)
     first, turned = [0, 1, 2, 3], [1, 0, 3, 2]
     traits, sizes = {"cluster": labels}, {"cluster": 2}
-    once = metrics.measure_packed(packed, first, traits, sizes, batch=2)
-    twice = metrics.measure_packed(packed, [first, turned], traits, sizes, batch=2)
+    once = measure.measure_packed(packed, first, traits, sizes, batch=2)
+    twice = measure.measure_packed(packed, [first, turned], traits, sizes, batch=2)
     assert (once.windows["batch"]["cluster"].worst, twice.windows["batch"]["cluster"].worst) == (0.0, 0.5)
     assert twice.windows["batch"]["cluster"].worst_start == 6
     assert twice.batch_shares == once.batch_shares and twice.tokens == once.tokens == 8
@@ -433,7 +433,7 @@ def test_windows_run_on_into_the_next_epoch():
 def test_every_window_is_measured_and_named():
     tokens, labels = random_corpus(200, 4)
     found = measured(np.arange(200), tokens, labels, sequence_length=10, batch=3)
-    sizes = [found.windows[name]["length"].window_tokens for name in metrics.WINDOWS]
+    sizes = [found.windows[name]["length"].window_tokens for name in measure.WINDOWS]
     assert sizes == [10, 30, 300]
     values = {(row["trait"], row["window"], row["measure"]): row["value"] for row in found.rows()}
     assert values["length", "10 batches (anywhere)", "worst"] == found.windows["10 batches"]["length"].worst
@@ -445,9 +445,9 @@ def test_share_of_batches_that_are_worse_than_our_worst():
     tokens = np.full(100, 10)
     riffled = measured(np.arange(100).reshape(4, 25).T.ravel(), tokens, labels, sequence_length=40, batch=1)
     blocks = measured(np.arange(100), tokens, labels, sequence_length=40, batch=1)
-    both = metrics.average([blocks, riffled])
-    assert metrics.worse_batches(blocks, riffled) == {"cluster": 1.0, "length": 1.0}
-    assert metrics.worse_batches(riffled, blocks) == {"cluster": 0.0, "length": 0.0}
-    assert metrics.worse_batches(both, riffled)["cluster"] == 0.5
+    both = measure.average([blocks, riffled])
+    assert measure.worse_batches(blocks, riffled) == {"cluster": 1.0, "length": 1.0}
+    assert measure.worse_batches(riffled, blocks) == {"cluster": 0.0, "length": 0.0}
+    assert measure.worse_batches(both, riffled)["cluster"] == 0.5
     none = measured(np.arange(100), tokens, labels, sequence_length=4000)
-    assert metrics.worse_batches(none, none) == {"cluster": 0.0, "length": 0.0}
+    assert measure.worse_batches(none, none) == {"cluster": 0.0, "length": 0.0}

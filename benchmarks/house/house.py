@@ -1,0 +1,176 @@
+"""How large is the house, which way do its imports go, and how much of it does a first run call?
+
+Prints lines by room (the package and its tests), the arrows between rooms (one room imports of another), the arrows
+upwards, the circles between modules, and, of a first run on the sample corpus, the modules and functions that its main
+thread and its other threads call.
+
+    python benchmarks/house/house.py [--run]
+
+An arrow goes upwards where it leads to a room of a higher floor than its own; FLOORS states them, the lowest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "dagster_divorder"
+FLOORS = (
+    ("errors", "extras"),
+    ("core",),
+    ("settings",),
+    ("engine", "trainers"),
+    ("view",),
+    ("streams", "tables", "store"),
+    ("corpus", "readers"),
+    ("models",),
+    ("write",),
+    ("pipeline",),
+    ("stages",),
+    ("defs", "results", "verify", "forensics", "propose", "estimates", "torch", "warm"),
+    ("definitions", "cli"),
+)
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """A folder of the package; inside core and stages a folder of these."""
+    parts = module.split(".")[1:]
+    deep = len(parts) > 1 and parts[0] in ("core", "stages") and (PACKAGE / parts[0] / parts[1]).is_dir()
+    return "/".join(parts[:2] if deep else parts[:1]) or "dagster_divorder"
+
+
+def lines_by_room(folder: Path) -> Counter[str]:
+    lines: Counter[str] = Counter()
+    for path in folder.rglob("*.py"):
+        place = path.relative_to(folder).parts
+        lines[place[0] if len(place) > 1 else "."] += len(path.read_text().splitlines())
+    return lines
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """(module, module that it imports), at its top or inside a function, but not for type checkers alone."""
+    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text())
+        for_types = {
+            id(node)
+            for test in ast.walk(tree)
+            if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.dump(test.test)
+            for node in ast.walk(test)
+        }
+        for node in ast.walk(tree):
+            if id(node) in for_types or not isinstance(node, ast.ImportFrom):
+                continue
+            if (node.module or "").split(".")[0] == PACKAGE.name:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    yield module, whole if whole in modules else str(node.module)
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module, by Tarjan's algorithm."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for other in sorted(arrows.get(module, ())):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == number[module]:
+            at = stack.index(module)
+            component, stack[at:] = stack[at:], []
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for module in sorted(arrows):
+        if module not in number:
+            visit(module)
+    return found
+
+
+def called_in_a_first_run() -> tuple[int, int]:
+    """(modules, functions) of this package that are called in a first run on the sample corpus, in this process."""
+    from dagster_divorder import run_all
+    from dagster_divorder.settings import load_settings
+
+    called: set[tuple[str, str, int]] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        is_function = not code.co_name.startswith("<")
+        if event == "call" and is_function and code.co_filename.startswith(str(PACKAGE)):
+            called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "divorder.toml"
+        file.write_text(f'[input]\npaths = ["{ROOT}/data/sample/docs.jsonl"]\n')
+        settings = load_settings(file)
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            run_all(settings)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+    return len({file for file, _, _ in called}), len(called)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", action="store_true", help="also count what a first run on the sample calls")
+    wanted = parser.parse_args()
+
+    for folder in (PACKAGE, ROOT / "tests"):
+        lines = lines_by_room(folder)
+        files = sum(1 for _ in folder.rglob("*.py"))
+        print(f"{folder.name}: {sum(lines.values()):,} lines in {files} files")
+        print("  " + ", ".join(f"{room} {count:,}" for room, count in sorted(lines.items())))
+
+    arrows: dict[str, set[str]] = defaultdict(set)
+    rooms: Counter[tuple[str, str]] = Counter()
+    for module, other in imports():
+        arrows[module].add(other)
+        if room_of(module) != room_of(other):
+            rooms[room_of(module), room_of(other)] += 1
+    floor = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+    top = {(a.split("/")[0], b.split("/")[0]) for a, b in rooms} - {(room, room) for room in floor}
+    top = {(a, b) for a, b in top if a != b}
+    print(f"arrows between rooms: {len(rooms)}; between the folders of the package: {len(top)}")
+    for a, b in sorted(top):
+        if floor.get(a, len(FLOORS)) < floor.get(b, -1):
+            which = [
+                f"{module} -> {other}"
+                for module, to in arrows.items()
+                for other in to
+                if room_of(module).split("/")[0] == a and room_of(other).split("/")[0] == b
+            ]
+            print(f"  upwards: {a} -> {b}: {'; '.join(sorted(which))}")
+    for circle in circles(arrows):
+        print(f"  circle: {', '.join(circle)}")
+    if wanted.run:
+        modules, functions = called_in_a_first_run()
+        print(f"a first run calls {functions} functions in {modules} modules")
+
+
+if __name__ == "__main__":
+    main()

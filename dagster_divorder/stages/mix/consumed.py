@@ -1,0 +1,185 @@
+"""What a trainer has consumed of the last output, by `order.frozen_tokens`: the records that are chosen must hold it,
+before there is a stream to order.
+
+The stage `frozen` (stages/order/frozen.py) pins this; what is chosen to train on reads it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xxhash
+
+from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Fitted, load_fitted
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.ids import distinct, places, to_bytes
+from dagster_divorder.store.state import Receipt, load_receipt
+
+DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
+ANOTHER = "the last output begins otherwise"
+REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
+
+
+def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(ids of the records that a trainer has consumed, by `order.frozen_tokens`, uint64 (n, 2); how many times of each,
+    int64 (n,)). Told without the stream, which is made so that it holds them.
+
+    Raises:
+        InputError: as the stage does.
+    """
+    if not run.settings.order.frozen_tokens:
+        return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
+    fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
+    files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
+    arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
+    ids, copy = (np.concatenate([of[name] for of in arrays]) for name in ("id", "copy"))
+    of_id = distinct(ids)
+    times = np.zeros(len(of_id.first), np.int64)
+    np.maximum.at(times, of_id.inverse, dense_copies(of_id.inverse, copy) + 1)
+    return ids[of_id.first], times
+
+
+def consumed_times(run: Run) -> np.ndarray:
+    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
+    their number."""
+    ids, times = consumed_records(run)
+    known = record_index(run, "id")
+    of_row, found = np.zeros(len(known), np.int64), places(ids, known)
+    of_row[found[found >= 0]] = times[found >= 0]
+    row = run.view.record_row
+    same = np.bincount(row, minlength=len(known))
+    return (of_row[row] + same[row] - 1 - copy_number(row)) // same[row]
+
+
+def consumed_record_mask(run: Run) -> np.ndarray:
+    """Which records a trainer has consumed, bool (N,); of records that are the same, all."""
+    row = run.view.record_row
+    return (np.bincount(row, consumed_times(run)) > 0)[row]
+
+
+def consumed_document_mask(run: Run) -> np.ndarray:
+    """Which documents a trainer has consumed, bool (document_rows,)."""
+    consumed = np.zeros(run.view.document_rows, bool)
+    consumed[run.view.document_row[consumed_record_mask(run)]] = True
+    return consumed
+
+
+def consumed_version(run: Run) -> str:
+    """A hash of the records that a trainer has consumed, "" without any. What is chosen to train on holds them."""
+    ids, times = consumed_records(run)
+    by_id = np.lexsort((ids[:, 1], ids[:, 0]))
+    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
+
+
+def frozen_drift(run: Run, fitted: Fitted) -> str | None:
+    """The last output does not begin with what is pinned; its documents alone decide where a run ended before its
+    sequences."""
+    last = load_receipt(run.store, "greedy_order")
+    documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
+    if last is None:
+        return None
+    order = unpack(run.store.read_verified(last.files["order"]))["order"][: len(documents["id"])]
+    records = unpack(run.store.read_verified(last.files["records"]))["id"]
+    if not np.array_equal(records[order], documents["id"]):
+        return ANOTHER
+    try:
+        output = _last_output(run)
+        found = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
+    except DamagedFileError:
+        # The stages after this one make it again, from the pin.
+        return None
+    same = all(np.array_equal(found[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
+    return None if same else ANOTHER
+
+
+def freeze_prefix(run: Run) -> Mapping[str, bytes]:
+    """Documents and sequences of the last output up to `order.frozen_tokens`.
+
+    Raises:
+        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
+        or end of text.
+    """
+    wanted = run.settings.order.frozen_tokens
+    output = _last_output(run)
+    if output is None:
+        raise InputError(
+            f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
+            f"trainer has consumed: run with the settings of that output first, {REMEDY}"
+        )
+    last, packed, _ = output
+    if wanted > last.facts["tokens"]:
+        raise InputError(
+            f"order.frozen_tokens is {wanted}; the last output has {last.facts['tokens']} tokens, and no more can "
+            f"have been consumed: give their number, {REMEDY}"
+        )
+    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
+    now = {"sequence.length": length, "packing.end_of_text": end_of_text}
+    then = {
+        "sequence.length": packed.facts["sequence_length"],
+        "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
+    }
+    changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
+    if packed.facts["tokens_key"] != run.receipt("token_counts").key:
+        changed.append("the base model was another one")
+    if changed:
+        raise InputError(
+            f"order.frozen_tokens is {wanted}, of an output made with other settings ({'; '.join(changed)}); tokens "
+            f"consumed under one cannot be counted under another: set them back, {REMEDY}"
+        )
+    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
+    copy = copy_number(distinct(ids).inverse)
+    order = unpack(run.store.read_verified(last.files["order"]))["order"]
+    # A record that is gone counts no token here; `load_frozen` refuses it.
+    known = record_index(run, "id")
+    row, tokens = places(ids[order], known), np.zeros(len(known), np.int64)
+    tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
+    lengths = np.where(row < 0, 0, tokens[row])
+    documents = order[np.cumsum(lengths) - lengths < wanted]
+    return {
+        DOCUMENTS: pack({"id": ids[documents], "copy": copy[documents]}),
+        SEQUENCES: pack(_sequences(run, output, -(-wanted // length))),
+    }
+
+
+def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
+    """The first `count` sequences in the order of an output: their runs, by record id and copy."""
+    last, packed, sequence_order = output
+    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
+    plan = unpack(run.store.read_verified(packed.files["plan"]))
+    chosen = unpack(run.store.read_verified(sequence_order.files["order"]))["order"][0][:count]
+    entries, indptr = runs_in_order(plan["indptr"], chosen)
+    of = plan["document"][entries]
+    return {
+        "id": ids[of],
+        "copy": copy_number(distinct(ids).inverse)[of],
+        "start": plan["start"][entries],
+        "length": plan["length"][entries],
+        "indptr": indptr,
+    }
+
+
+def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
+    """greedy_order, packed_sequences and sequence_order if each was made from the one before, else None."""
+    order, packed, sequences = (
+        load_receipt(run.store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
+    )
+    if not (order and packed and sequences):
+        return None
+    made_from = (packed.upstream["greedy_order"], sequences.upstream["packed_sequences"])
+    return (order, packed, sequences) if made_from == (order.version, packed.version) else None
+
+
+def dense_copies(record: np.ndarray, copy: np.ndarray) -> np.ndarray:
+    """The copies of each record numbered by their rank, without gaps; int64 (n,). record, copy: int (n,)."""
+    order = np.lexsort([copy, record])
+    another = np.append(True, np.diff(record[order]) != 0)[: len(order)]
+    rank = np.cumsum(another | np.append(True, np.diff(copy[order]) != 0)[: len(order)])
+    dense = np.empty(len(order), np.int64)
+    dense[order] = rank - np.maximum.accumulate(np.where(another, rank, 0))
+    return dense
