@@ -17,20 +17,16 @@ import contextlib
 import hashlib
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import binary_array
-from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
@@ -47,7 +43,6 @@ from dagster_divorder.store.output_manifests import (
     sound_manifests,
 )
 from dagster_divorder.store.state import load_state, save_state
-from dagster_divorder.write.gather import Content, Scattered, scatter
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
@@ -437,116 +432,6 @@ class _HashedFile(io.RawIOBase):
 
     def writable(self) -> bool:
         return True
-
-
-def stage_scattered(
-    output: OutputFolder,
-    engine: Engine,
-    contents: Sequence[Content],
-    start: np.ndarray,
-    rows: np.ndarray,
-    sizes: np.ndarray,
-    files: Mapping[str, tuple[int, int]],
-    write: WriteRecords,
-    progress: Progress,
-) -> None:
-    """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
-
-    contents, start, rows, sizes: see `scatter`.
-    """
-    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
-        scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
-    try:
-        output.stage_each(
-            engine,
-            partial(write_stretch, scattered, write),
-            files,
-            progress=progress,
-            environment=KEEP_MEMORY,
-        )
-    finally:
-        output.folder.delete(scattered.files)
-
-
-def _joined(lines: pa.Array) -> pa.Buffer:
-    """Lines with line feeds between them, joined by Arrow: no Python object a line."""
-    import pyarrow.compute as pc
-
-    one_list = pa.LargeListArray.from_arrays(row_array(np.array([0, len(lines)])), lines)
-    return pc.binary_join(one_list, binary_array([b"\n"])[0])[0].as_buffer()
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRecords:
-    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
-    Parquet input (`from_rows`) as JSON lines, and lines as they are."""
-
-    from_rows: bool
-    schema: pa.Schema | None
-
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
-        """
-        Raises:
-            InputError: Arrow cannot read a column any more once its rows are reordered.
-        """
-        if self.schema:
-            _write_parquet(parts, file, self.schema)
-            return
-        for records in parts:
-            if self.from_rows:
-                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
-            else:
-                file.write(_joined(records))
-                file.write(b"\n")
-
-
-def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
-        for rows in parts:
-            try:
-                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
-            except pa.ArrowInvalid as error:
-                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
-                raise InputError(
-                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
-                    'set output.format = "jsonl", or leave that column out of the input'
-                ) from error
-            writer.write_table(table.replace_schema_metadata(schema.metadata))
-
-
-def write_stretch(
-    scattered: Scattered, write: WriteRecords, stretch: tuple[int, int], file: IO[bytes]
-) -> None:
-    """Write output positions [first, end) to a file: what a worker does."""
-    write(scattered.parts(*stretch), file)
-
-
-def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
-    one shard of no row."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
-    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
-    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
-
-
-def cut(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Iterator[pa.Array]]:
-    """Consecutive arrays, cut into stretches of which each ends before the next of the limits, rows from the first on;
-    to be read one after the other, each to its end."""
-    rest: pa.Array | None = None
-    position = 0
-
-    def until(limit: int) -> Iterator[pa.Array]:
-        nonlocal rest, position
-        while position < limit:
-            part = next(parts) if rest is None or not len(rest) else rest
-            taken, rest = part[: limit - position], part[limit - position :]
-            position += len(taken)
-            yield taken
-
-    return map(until, limits)
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
