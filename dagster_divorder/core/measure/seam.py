@@ -21,7 +21,7 @@ from dagster_divorder.core.measure.moving import slide_along, wanted_between
 from dagster_divorder.core.measure.stream import token_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
 """tokens (N,) and values of a trait (N,) of documents in order."""
@@ -45,7 +45,7 @@ class Seam:
     head_tail: float
 
 
-def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix | None = None) -> Seam:
+def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: MovingMix | None = None) -> Seam:
     """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: what windows
     are held against, for at least two epochs, where it moves."""
     total = int(epochs[0][0].sum())

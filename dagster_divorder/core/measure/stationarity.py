@@ -340,7 +340,7 @@ def _of_mix(
 ) -> tuple[NDArray[np.float64], Distances]:
     """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix;
     groupings: where groups begin, and the end of the last, (g + 1,) each."""
-    from dagster_divorder.core.kernels.stationarity import share_moments, some_columns
+    from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
 
     entries = _entries(counts)
     totals, mean, square = share_moments(*entries, counts.shape[1])
@@ -348,7 +348,7 @@ def _of_mix(
     column = np.full(counts.shape[1], -1, np.int32)
     column[leading] = np.arange(len(leading))
     scores = np.zeros((1 + len(leading), len(totals)))
-    some_columns(*entries, column, scores[1:])
+    add_columns(*entries, column, scores[1:])
     scores[1:] /= totals
     scores[0] = distances_from_whole(counts)
     return scores, _mix_distances(counts, groupings)
