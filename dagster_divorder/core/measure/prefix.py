@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 POINTS = 1000
-"""Of a curve, at most."""
+"""Most points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)

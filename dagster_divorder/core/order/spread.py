@@ -139,10 +139,7 @@ def spread_rest(task: OrderTask, copies: ArrayLike | Times) -> Spread:
         keeps_time = ranges[:, 0] >= ranges[:, 1]
         times = _dealt_times(problem, times, ranges, cells)
     elif may_stand_anywhere.any():
-        # Even times, in the strategy's order.
-        items = np.flatnonzero(may_stand_anywhere)
-        ranked = task.strategy.permute(_beside(problem, items))
-        times[items[ranked]] = (np.arange(len(items)) + 0.5) / len(items)
+        times[may_stand_anywhere] = _ranked_times(problem, task.strategy, times)
     order = np.argsort(times, kind="stable")
     if given.exact:
         kept[task.rest] = copies_of > 1
@@ -245,6 +242,14 @@ def _even_times(
     phase = earliest + (latest - earliest) * phase
     number = np.arange(len(items)) - first.repeat(sizes)
     return ((number + phase.repeat(sizes)) / sizes.repeat(sizes))[np.argsort(items)]
+
+
+def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Even times of the items without a time, in the strategy's order; float64 (n,) in [0, 1)."""
+    items = np.flatnonzero(np.isnan(times))
+    ranked = np.empty(len(items))
+    ranked[strategy.permute(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
+    return ranked
 
 
 def _dealt_times(

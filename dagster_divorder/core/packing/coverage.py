@@ -59,7 +59,9 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
     fault = np.flatnonzero(covered != lengths)
     doubled = laid - int(covered.sum())
     if doubled or outside:
-        fault = np.union1d(fault, _overfull(packed, lengths, known))
+        # Documents with more tokens in the plan than they have.
+        in_plan = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
+        fault = np.union1d(fault, np.flatnonzero(in_plan > lengths))
     return Coverage(
         tokens=int(lengths.sum()),
         missing=int((lengths - covered).sum()),
@@ -67,9 +69,3 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
         outside=outside,
         first=int(fault[0]) if len(fault) else None,
     )
-
-
-def _overfull(packed: PackedSequences, lengths: Ints, known: np.ndarray) -> np.ndarray:
-    """Documents of which more tokens are laid than they have."""
-    laid = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
-    return np.flatnonzero(laid > lengths)

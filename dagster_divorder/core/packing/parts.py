@@ -32,7 +32,7 @@ MIN_PART = 64
 copies to keep their places, in the way of all others."""
 
 
-class Parts(NamedTuple):
+class PackingParts(NamedTuple):
     """order int64 (P,), or a slice of all: the pieces, copies evenly apart. Of the piece at each place of that order:
     copies int64 (P,), equal for equal ones, None where none are; kept bool (P,), whether it is to keep its place.
     bounds int64 (parts + 1,): the places between which a part lies."""
@@ -43,13 +43,13 @@ class Parts(NamedTuple):
     bounds: Ints
 
 
-def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> Parts:
+def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> PackingParts:
     """length, copies: int64 (P,), tokens of each piece, and which pieces are equal. consumed: the copies of what stands
     before, in its order."""
     from scipy.sparse import csr_matrix
 
     pieces, frozen = len(length), np.arange(len(consumed))
-    whole = Parts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
+    whole = PackingParts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
     if copies is None or not pieces:
         return whole
     both = np.concatenate([consumed, copies])
@@ -68,4 +68,4 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     sequences = -(-tokens // sequence_length)
     parts = cell_number(sequences, number, smallest=MIN_PART, apart=CELLS_APART)
     bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
-    return Parts(order, group, keep_times(sequences, number, parts), bounds)
+    return PackingParts(order, group, keep_times(sequences, number, parts), bounds)

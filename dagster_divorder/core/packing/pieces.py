@@ -123,10 +123,10 @@ def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
     """
     positive("piece_tokens", piece_tokens)
     parts = np.maximum(-(-pieces.length // piece_tokens), 1)
-    of = np.arange(len(pieces)).repeat(parts)
-    before = (np.arange(len(of)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens
+    piece = np.arange(len(pieces)).repeat(parts)
+    before = (np.arange(len(piece)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens
     return Pieces(
-        pieces.document[of],
-        pieces.start[of] + before,
-        np.minimum(piece_tokens, pieces.length[of] - before),
+        pieces.document[piece],
+        pieces.start[piece] + before,
+        np.minimum(piece_tokens, pieces.length[piece] - before),
     )

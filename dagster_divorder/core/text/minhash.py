@@ -45,9 +45,9 @@ def shingles(texts: pa.Array) -> list[NDArray[np.uint64]]:
 
 def signatures(texts: pa.Array) -> NDArray[np.uint32]:
     """uint32 (n, SLOTS) of n texts (string or large_string)."""
-    made = np.empty((len(texts), SLOTS), np.uint32)
-    write_signatures(*text_bytes(texts), KINDS, made)
-    return made
+    signed = np.empty((len(texts), SLOTS), np.uint32)
+    write_signatures(*text_bytes(texts), KINDS, signed)
+    return signed
 
 
 def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -58,8 +58,8 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
     texts = texts.cast(pa.large_string())
     beyond = pc.invert(pc.string_is_ascii(texts))
-    if len(some := texts.filter(beyond)):
-        folded = pa.array(map(_fold, some.to_pylist()), pa.large_string())
+    if len(foreign := texts.filter(beyond)):
+        folded = pa.array(map(_fold, foreign.to_pylist()), pa.large_string())
         texts = pc.replace_with_mask(texts, beyond, folded)
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
