@@ -27,9 +27,9 @@ from dagster_divorder.corpus.looks import Structure, characters, looks_like, rep
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Input, Settings, config_file, load_settings
 from dagster_divorder.settings.places import is_url
-from dagster_divorder.settings.sections import Exports, Input
+from dagster_divorder.settings.sections import Exports, Inputs
 from dagster_divorder.settings.sections import Sequence as SequenceSection
 from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
@@ -107,7 +107,26 @@ class Field:
     def kind(self) -> str:
         return " or ".join(sorted(self.kinds - ({"whole number"} if "number" in self.kinds else set())))
 
-    def said(self) -> str:
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds words alone, no numbers, lists or objects."""
+        return self.kinds <= {"text", "true or false"}
+
+    def has_few(self, values: int) -> bool:
+        """Whether it has at most so many distinct values, and these are short."""
+        return len(self.values) <= values and self.characters < LABEL_CHARACTERS * self.records
+
+    def holds_labels(self, name: str) -> bool:
+        """Whether it holds names of things and no texts, by its own name and its length."""
+        return _own_name(name) in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records
+
+    @property
+    def repeats(self) -> str:
+        """A warning that its texts are few or very short; "" where they are not."""
+        values = len(self.values)
+        return repeated_texts(self.records, values, self.characters * values // self.records)
+
+    def described(self) -> str:
         """What it holds, and how long that is on average."""
         if self.characters:
             return f"{self.kind}, {self.characters / self.records:,.0f} characters on average"
@@ -185,7 +204,7 @@ class Block:
         rest = {name: of for name, of in self.fields.items() if name != block.text}
         own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, self.records)))
         rest.pop(own_id or "", None)
-        plain = (name for name, of in rest.items() if _is_plain(of) and _has_few(of, MAX_SOURCES))
+        plain = (name for name, of in rest.items() if of.is_plain and of.has_few(MAX_SOURCES))
         return replace(block, own_id=own_id, source=_named(SOURCE_NAMES, plain))
 
     def known(self, name: str) -> str:
@@ -211,11 +230,6 @@ class Block:
     @property
     def size(self) -> int:
         return sum(int(identity(path)[0]) for path in self.found.files)
-
-    @property
-    def repeats(self) -> str:
-        """A warning of few or very short texts; "" where there is nothing to say."""
-        return _warning(self.fields[self.text])
 
     @property
     def chosen(self) -> list[str]:
@@ -345,7 +359,7 @@ class Proposal:
         return [
             name
             for name, of in self.fields.items()
-            if name not in {*own, *self.sources} and _is_plain(of) and _has_few(of, MAX_VALUES)
+            if name not in {*own, *self.sources} and of.is_plain and of.has_few(MAX_VALUES)
         ]
 
     @property
@@ -420,6 +434,7 @@ class Proposal:
     def warnings(self) -> list[Part]:
         """What of the records would be refused, and texts that may be none."""
         parts: list[Part] = []
+        repeats = [block.fields[block.text].repeats for block in self.blocks]
         looked_at, refused, allowed = self.refusals
         if refused:
             first, looks = next(
@@ -428,20 +443,15 @@ class Proposal:
                 if block.refusals.refused
             )
             share = f"{refused:,} of {looked_at:,} records looked at"
-            if refused > allowed * looked_at:
-                parts.append(
-                    Line(
-                        f"{share} would be refused ({refused / looked_at:.1%}), more than input.max_reject_share = "
-                        f"{allowed:g} allows, so that plan and run will stop. The first: {first}{looks}. Correct the "
-                        "input, or name another text_field, or raise input.max_reject_share",
-                        "bad",
-                    )
-                )
-            else:
-                parts.append(
-                    f"{share} will be refused, and listed with the output. The first: {first}{looks}"
-                )
-        return [*parts, *(Line(block.repeats, "bad") for block in self.blocks if block.repeats)]
+            stops = Line(
+                f"{share} would be refused ({refused / looked_at:.1%}), more than input.max_reject_share = "
+                f"{allowed:g} allows, so that plan and run will stop. The first: {first}{looks}. Correct the "
+                "input, or name another text_field, or raise input.max_reject_share",
+                "bad",
+            )
+            listed = f"{share} will be refused, and listed with the output. The first: {first}{looks}"
+            parts.append(stops if refused > allowed * looked_at else listed)
+        return [*parts, *(Line(warning, "bad") for warning in repeats if warning)]
 
     def toml(self, folder: Path) -> str:
         """The settings, for a file that will lie in `folder`.
@@ -454,27 +464,8 @@ class Proposal:
             raise InputError(doubt)
         layout, (length, batch) = self.layout, self.sequence
         # What lies in a folder that is there already is somebody's, perhaps the input.
-        base = next(
-            name
-            for name in itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
-            if not (folder / name).exists()
-        )
-        header = "[[input]]" if self.several else "[input]"
-        constants = _constants(self.blocks) if self.several else [None]
-        input_blocks = "\n\n".join(
-            f"{header}\n{block.lines(folder, constant)}"
-            for block, constant in zip(self.blocks, constants, strict=True)
-        )
-        trait_lines = "\n".join(
-            [
-                *(f"{_key(name)} = 1.0{BUILT_IN_TRAITS.get(name, '')}" for name in self.balanced),
-                *(
-                    f"# {_key(name)} = 1.0  # distinct values: {len(self.fields[name].values):,}"
-                    for name in self.candidates
-                    if name not in self.balanced
-                ),
-            ]
-        )
+        names = itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
+        base = next(name for name in names if not (folder / name).exists())
         reader = "megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs"
         if self.trainer:
             reader = f"for {TRAINERS[self.trainer].title}"
@@ -486,13 +477,13 @@ class Proposal:
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
 
-{input_blocks}
+{self._input_tables(folder)}
 
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
 
 [order.traits]             # what every window of training is to carry in the corpus's own mix
-{trait_lines}
+{self._trait_lines()}
 
 [sequence]                 # as your trainer has them
 length = {length}
@@ -508,6 +499,23 @@ path = "{base}/curated"
 formats = ["{self.export}"]      # {reader}
 path = "{base}/exports"
 {layout_lines}"""
+
+    def _input_tables(self, folder: Path) -> str:
+        header = "[[input]]" if self.several else "[input]"
+        constants = _constants(self.blocks) if self.several else [None]
+        return "\n\n".join(
+            f"{header}\n{block.lines(folder, constant)}"
+            for block, constant in zip(self.blocks, constants, strict=True)
+        )
+
+    def _trait_lines(self) -> str:
+        balanced = [f"{_key(name)} = 1.0{BUILT_IN_TRAITS.get(name, '')}" for name in self.balanced]
+        proposed = [
+            f"# {_key(name)} = 1.0  # distinct values: {len(self.fields[name].values):,}"
+            for name in self.candidates
+            if name not in self.balanced
+        ]
+        return "\n".join([*balanced, *proposed])
 
     @property
     def export(self) -> str:
@@ -575,13 +583,15 @@ def _block(paths: Sequence[str], text_field: str | None) -> Block:
 def _joined(blocks: Iterable[dict[str, Field]]) -> dict[str, Field]:
     """Fields of several inputs, those of one name as one."""
     joined: dict[str, Field] = {}
-    for name, of in itertools.chain.from_iterable(fields.items() for fields in blocks):
-        one = joined.setdefault(name, Field())
-        one.records += of.records
-        one.texts += of.texts
-        one.characters += of.characters
-        one.values |= of.values
-        one.kinds |= of.kinds
+    for name, part in itertools.chain.from_iterable(fields.items() for fields in blocks):
+        whole = joined.get(name, Field())
+        joined[name] = Field(
+            whole.records + part.records,
+            whole.texts + part.texts,
+            whole.characters + part.characters,
+            whole.values | part.values,
+            whole.kinds | part.kinds,
+        )
     return joined
 
 
@@ -662,35 +672,32 @@ def _text_field(
     by_name = "name it with --text-field, or as input.text_field in settings of your own"
     if "list" in max(fields.values(), key=lambda of: of.characters).kinds:
         by_name += "; texts in a list are not read yet: join them into one"
+    shown = ", ".join(
+        f"{name!r} ({of.described()})" for name, of in itertools.islice(fields.items(), FIELDS_SHOWN)
+    )
     if not longest:
-        shown = ", ".join(
-            f"{name!r} ({of.said()})" for name, of in itertools.islice(fields.items(), FIELDS_SHOWN)
-        )
         why = f"no field holds text in most of the first {records:,} records; the fields are {shown}"
         if any(of.texts for of in fields.values()):
             return "", f"{why}; if one of them is the text, {by_name}"
         raise InputError(f"{why}; write the text of each record into one field, as a string")
     told = (longest, *(structure.fields if structure else ()))
-    others = {name: of for name, of in fields.items() if name not in told and not _holds_labels(name, of)}
+    others = {name: of for name, of in fields.items() if name not in told and not of.holds_labels(name)}
     rival = max(others, key=lambda name: others[name].characters, default="")
     own = whole[longest].characters
     # One that is named as texts are may be as short as a label.
     times = 0.5 if longest != named else SHORT_BESIDE if own < LABEL_CHARACTERS * records else math.inf
     if others and others[rival].characters >= times * own:
         return "", (
-            f"the text may be in {longest!r} ({whole[longest].said()}) or in {rival!r} ({others[rival].said()}); if it "
-            f"is in one of them, {by_name}; if both belong together, write them as one text first"
+            f"the text may be in {longest!r} ({whole[longest].described()}) or in {rival!r} "
+            f"({others[rival].described()}); if it is in one of them, {by_name}; if both belong together, write them "
+            "as one text first"
         )
-    if longest != named and own and _warning(whole[longest]):
-        shown = ", ".join(
-            f"{name!r} ({of.said()})" for name, of in itertools.islice(fields.items(), FIELDS_SHOWN)
-        )
-        return (
-            "",
-            f"the longest field, {longest!r}, holds labels rather than texts; the fields are {shown}; {by_name}",
+    if longest != named and own and whole[longest].repeats:
+        return "", (
+            f"the longest field, {longest!r}, holds labels rather than texts; the fields are {shown}; {by_name}"
         )
     why = "named as texts often are" if longest == named else "the longest"
-    return longest, f"{why}: {whole[longest].said()}"
+    return longest, f"{why}: {whole[longest].described()}"
 
 
 def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
@@ -698,19 +705,9 @@ def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
     return {
         name: of
         for name, of in fields.items()
-        if of.texts >= max(1, MIN_SHARE * records) and not _holds_labels(name, of)
+        if of.texts >= max(1, MIN_SHARE * records) and not of.holds_labels(name)
         if not of.inner or _own_name(name) in TEXT_NAMES
     }
-
-
-def _warning(of: Field) -> str:
-    """Of a field of few or very short texts that they are so; "" of another."""
-    return repeated_texts(of.records, len(of.values), of.characters * len(of.values) // of.records)
-
-
-def _holds_labels(name: str, of: Field) -> bool:
-    """Whether a field holds names of things and no texts, by its own name and its length."""
-    return _own_name(name) in LABEL_NAMES and of.characters < LABEL_CHARACTERS * of.records
 
 
 def _own_name(name: str) -> str:
@@ -725,20 +722,12 @@ def _looks(found: Found) -> str:
     return f", which is {looks}" if looks else ""
 
 
-def _is_plain(of: Field) -> bool:
-    return of.kinds <= {"text", "true or false"}
-
-
 def _is_id(of: Field, records: int) -> bool:
     return (
         of.records == len(of.values) == records
         and of.kinds in ({"text"}, {"whole number"})
         and of.characters < 200 * records
     )
-
-
-def _has_few(of: Field, values: int) -> bool:
-    return len(of.values) <= values and of.characters < 100 * of.records
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
@@ -796,8 +785,6 @@ def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) ->
         SettingsError: the file is there already, or cannot be written.
         InputError: as `Proposal.toml` does.
     """
-    from dagster_divorder.settings import load_settings
-
     if not replaces:
         refuse_existing(file)
     text = proposal.toml(file.absolute().parent)
@@ -807,7 +794,7 @@ def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) ->
             # A control character has no place in TOML, not even in a comment.
             made.write(printable(text))
     except FileExistsError:
-        raise SettingsError(_is_there(file)) from None
+        raise _is_there(file) from None
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
     try:
@@ -826,11 +813,11 @@ def refuse_existing(file: Path) -> None:
         SettingsError: the file is there already.
     """
     if file.exists():
-        raise SettingsError(_is_there(file))
+        raise _is_there(file)
 
 
-def _is_there(file: Path) -> str:
-    return f"{file} is there already; remove it, or name another file with --config"
+def _is_there(file: Path) -> SettingsError:
+    return SettingsError(f"{file} is there already; remove it, or name another file with --config")
 
 
 def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:
@@ -841,31 +828,26 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
         SettingsError: as `load_settings` does.
         InputError: as `propose` does, or the file has several inputs, and paths are given.
     """
-    from dagster_divorder.settings import load_settings
-    from dagster_divorder.settings.loading import config_file
-    from dagster_divorder.settings.sections import Inputs
-
-    found = config_file(config, os.environ)
     if not paths:
         return load_settings(config)
-    if found is None:
+    file = config_file(config, os.environ)
+    if file is None:
         with tempfile.TemporaryDirectory(prefix="divorder-settings-") as folder:
-            file = Path(folder) / "divorder.toml"
-            file.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
-            settings = load_settings(file)
-        here = {name: Path.cwd() / "divorder" / name for name in ("store", "curated", "exports")}
-        return settings.model_copy(
-            update={
-                "store": settings.store.model_copy(update={"path": here["store"]}),
-                "output": settings.output.model_copy(update={"path": here["curated"]}),
-                "exports": settings.exports.model_copy(update={"path": here["exports"]}),
-            }
-        )
-    settings = load_settings(config)
-    if isinstance(settings.input, Inputs):
-        raise InputError(
-            f"{found} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
-            "settings of one input"
-        )
-    given = tuple(path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths)
-    return settings.model_copy(update={"input": settings.input.with_paths(lambda _: given)})
+            proposed = Path(folder) / "divorder.toml"
+            proposed.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
+            settings = load_settings(proposed)
+        places = {"store": "store", "output": "curated", "exports": "exports"}
+        given: dict[str, dict[str, Any]] = {
+            section: {"path": Path.cwd() / "divorder" / name} for section, name in places.items()
+        }
+    else:
+        settings = load_settings(config)
+        if isinstance(settings.input, Inputs):
+            raise InputError(
+                f"{file} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
+                "settings of one input"
+            )
+        here = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
+        given = {"input": {"paths": tuple(here)}}
+    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in given.items()}
+    return settings.model_copy(update=sections)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from dagster_divorder.errors import MissingStageError
@@ -17,17 +16,17 @@ from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import read_ids
 from dagster_divorder.stages.mix.repeats import items_of
-from dagster_divorder.stages.topics.cluster_names import FILE as NAMES
+from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
-from dagster_divorder.store.arrays import unpack, unpack_parquet
+from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
-from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.view import Fragment
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order
 
@@ -75,38 +74,36 @@ class Results(AsTable):
         """
         import pandas as pd
 
-        view = self._view()
-        order = self._arrays("greedy_order", "order")["order"]
+        view = self._last.view
+        order = self._last.arrays("greedy_order", "order")["order"]
         records = self._stream_records()
         order = order if records is None else records[order]
         repeats = np.bincount(order, minlength=len(view))
         position = np.full(len(view), -1)
         # Of several places the first stays.
         position[order[::-1]] = np.arange(len(order) - 1, -1, -1)
-        clusters = self._stage("clusters")
+        clusters = self._last.files("clusters")
         labels = clusters.column(view.documents, "labels")[view.document_row]
-        names = orjson.loads(self.store.read(f"{self._receipt('cluster_names').files['fit']}/{NAMES}"))[
-            "names"
-        ]
+        names = load_names(self._last)
         fields, source, columns = [], None, pa.table({})
         none = pd.Series([None] * len(view), dtype="str")
-        if "fields" in self._receipt("traits").upstream:
-            receipt = self._receipt("fields")
+        if "fields" in self._last.receipt("traits").upstream:
+            receipt = self._last.receipt("fields")
             fields, source = receipt.facts["fields"], receipt.facts["source"]
             columns = read_fields(self.store, view, receipt, *fields, categories={source})
         ids = none
-        if self._receipt("raw_docs").facts.get("id_field"):
+        if self._last.receipt("raw_docs").facts.get("id_field"):
             # As a type that keeps large numbers whole where some are missing.
             whole = {pa.int64(): pd.Int64Dtype()}.get
-            ids = read_ids(self._stage("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
+            ids = read_ids(self._last.files("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
         frame = {
             "id": ids,
-            "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[
+            "record_id": self._ids(records_folder(self._last.receipt("raw_docs").key), view.records)[
                 view.record_row
             ],
             "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
             "source": columns.column(source).to_pandas() if source else none,
-            "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
+            "tokens": self._last.files("token_counts").column(view.documents, "lengths")[view.document_row],
             "cluster": labels,
             "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
             "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
@@ -119,29 +116,29 @@ class Results(AsTable):
     @property
     def embeddings(self) -> np.ndarray:
         """Vectors that were clustered, of the accepted records in input order, (N, D), float32 (float16 where
-        `deep.stored` says so), memory-mapped read-only.
+        `advanced.stored` says so), memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
 
         Raises:
             StoreBusyError: they are still to be written, and a run is writing to the store.
         """
-        read = self._receipt("clusters").upstream
-        chosen = self._receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
+        read = self._last.receipt("clusters").upstream
+        chosen = self._last.receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
         kind = chosen or next(kind for kind, stage in STAGE_OF.items() if stage in read)
-        return self._vectors(self._receipt(STAGE_OF[kind]))
+        return self._vectors(self._last.receipt(STAGE_OF[kind]))
 
     @property
     def gradients(self) -> np.ndarray:
         """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
-        where `gradients.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
+        where `advanced.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
 
         The first access writes them to one file in the store; later ones map it.
 
         Raises:
             StoreBusyError: they are still to be written, and a run is writing to the store.
         """
-        return self._vectors(self._receipt("gradient_embeddings"))
+        return self._vectors(self._last.receipt("gradient_embeddings"))
 
     @property
     def sequences(self) -> pd.DataFrame:
@@ -152,8 +149,8 @@ class Results(AsTable):
         """
         import pandas as pd
 
-        plan = self._arrays("packed_sequences", "plan")
-        order = self._arrays("sequence_order", "order")["order"][0]
+        plan = self._last.arrays("packed_sequences", "plan")
+        order = self._last.arrays("sequence_order", "order")["order"][0]
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
@@ -166,7 +163,7 @@ class Results(AsTable):
     @property
     def base_model(self) -> Path:
         """Folder of the base model: its `tokenizer.json` is what `sequences` counts tokens of."""
-        receipt = self._receipt("base_model")
+        receipt = self._last.receipt("base_model")
         return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 
     @property
@@ -179,7 +176,7 @@ class Results(AsTable):
         """
         import pandas as pd
 
-        orders = {row["order"]: row for row in self._receipt("diversity_metrics").figures["summary"]}
+        orders = {row["order"]: row for row in self._last.receipt("diversity_metrics").figures["summary"]}
         rows = [
             {
                 "measure": measure.name,
@@ -225,44 +222,28 @@ class Results(AsTable):
         """
         import pandas as pd
 
-        view = self._view()
-        near = self._arrays("near_duplicates", "near")
-        ids = self._ids(records_folder(self._receipt("raw_docs").key), view.records)[view.record_row]
+        view = self._last.view
+        near = self._last.arrays("near_duplicates", "near")
+        ids = self._ids(records_folder(self._last.receipt("raw_docs").key), view.records)[view.record_row]
         return pd.DataFrame({"record_id": ids, **near, "first": near["group"] == np.arange(len(view))})
 
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
         with contextlib.nullcontext() if present else self.store.lease(wait=False):
-            return map_vectors(self.store, self._view(), receipt)
+            return map_vectors(self.store, self._last.view, receipt)
 
     def _stream_records(self) -> np.ndarray | None:
         """The record of each item that was ordered; None where these are the records."""
-        if "repeats" not in self._receipt("greedy_order").upstream:
+        if "repeats" not in self._last.receipt("greedy_order").upstream:
             return None
-        return items_of(self._arrays("repeats", "times")["times"])
+        return items_of(self._last.arrays("repeats", "times")["times"])
 
-    def _read(self, stage: str, name: str) -> bytes:
-        return self.store.read_verified(self._receipt(stage).files[name])
-
-    def _arrays(self, stage: str, name: str) -> dict[str, np.ndarray]:
-        return unpack(self._read(stage, name))
+    @property
+    def _last(self) -> Reader:
+        return Reader(self.store)
 
     def _table(self, stage: str, name: str) -> pd.DataFrame:
-        return unpack_parquet(self._read(stage, name)).to_pandas()
-
-    def _receipt(self, stage: str) -> Receipt:
-        receipt = load_receipt(self.store, stage)
-        if receipt is None:
-            raise MissingStageError(
-                f"{stage} has no result in {self.store.place}; run the pipeline on this store first"
-            )
-        return receipt
-
-    def _view(self) -> View:
-        return View.load(self.store, self._receipt("raw_docs").files["view"])
-
-    def _stage(self, stage: str) -> StageFiles:
-        return StageFiles(self.store, stage, self._receipt(stage).key)
+        return unpack_parquet(self._last.read(stage, name)).to_pandas()
 
     def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
         """Ids of all rows as hex strings."""

@@ -37,7 +37,7 @@ def warm() -> None:
                 "input": {"paths": [str(at / "docs.jsonl")], "source_field": "source"},
                 "store": {"path": at / "store"},
                 "output": {"path": at / "output", "plot": False},
-                "model": {"vocab_size": 512, "dim": 8},
+                "advanced": {"vocab_size": 512, "token_dims": 8},
                 "clusters": {"k": 4},
                 "k_calibration": {"values": [2, 3]},
                 "heldout": {"share": 0.1},

@@ -32,6 +32,8 @@ from dagster_divorder.core import kernels
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import State, load_state, save_state
 
 # Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
 os.fsync = lambda descriptor: None
@@ -68,6 +70,9 @@ def is_long() -> bool:
 
 SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 """Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
+
+LONGEST = ("test_tutorial.py", "test_every_stage.py")
+"""Files that take a minute, which are begun first."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -130,8 +135,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks; then with
-    the slow files of others."""
+    """Begin with the longest files; then with the slow folders, whose tests are all marked slow, before tests are
+    chosen by their marks; then with the slow files of others."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
@@ -139,7 +144,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return SLOW.index(folder)
         return len(SLOW) + (item.get_closest_marker("slow") is None)
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, rank(item)))
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")
@@ -239,7 +244,7 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
             "input": {"paths": [str(tmp_path / "docs.jsonl")]},
             "store": {"path": tmp_path / "store"},
             "output": {"path": tmp_path / "curated", "plot": False},
-            "model": {"vocab_size": 512, "dim": 16},
+            "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
             "order": {"length_bins": 5},
             "sequence": {"length": 128, "batch": 4},
@@ -249,3 +254,11 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
         return Settings(**base)
 
     return make
+
+
+def copy_fits(source: Path, target: Path) -> None:
+    """Make a store that has the fits of another one, and nothing else."""
+    results = load_state(LocalStore(source)).results
+    fits = {stage: [result for result in known if "fit" in result.files] for stage, known in results.items()}
+    save_state(LocalStore(target).open(), State(results=fits))
+    shutil.copytree(source / "fits", target / "fits")

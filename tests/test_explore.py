@@ -21,7 +21,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.measure import set_diversity
 from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
@@ -31,18 +31,17 @@ TOML = """seed = 1
 [input]
 paths = ["docs \u6d77.jsonl"]
 source_field = "source"
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
+decoder_tokens = 2000
+film_frames = 4
 [deep]
-train_tokens = 2000
 dtype = "float32"
 [clusters]
 k = 4
 [k_calibration]
 values = [2, 4]
-[animation]
-frames = 4
 [order]
 length_bins = 5
 [sequence]

@@ -18,11 +18,11 @@ from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.results import load_results
 from dagster_divorder.settings.sections import Engine
 from tests.conftest import topic_records, write_jsonl
-from tests.test_layers import MODULES, PACKAGE, name_of
+from tests.test_layers import MODULES, PACKAGE
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-ALWAYS = {"huggingface_hub", "pydantic", "typing_extensions"}
-"""Packages that transformers and pydantic-settings bring."""
+ALWAYS = {"huggingface_hub", "typing_extensions"}
+"""Packages that transformers and pydantic bring."""
 MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn", "umap-learn": "umap"}
 
 
@@ -48,14 +48,19 @@ def imports_of(tree: ast.Module) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_packages_that_are_always_installed_are_imported_by_name(path: Path) -> None:
+ELSEWHERE = {
+    "write/exports/megatron_cache.py": {"megatron"},  # lies beside an export, and runs in Megatron
+    "streams/hugging_face.py": {"datasets"},  # imported where a stream is one of datasets
+}
+
+
+def test_only_packages_that_are_always_installed_are_imported_by_name() -> None:
     always = names(PROJECT["dependencies"]) | ALWAYS | sys.stdlib_module_names | {"dagster_divorder"}
-    if path == PACKAGE / "exports/megatron_cache.py":  # lies beside an export, and runs in Megatron
-        always |= {"megatron"}
-    if path == PACKAGE / "streams/hugging_face.py":  # imported where a stream is one of datasets
-        always |= {"datasets"}
-    assert imports_of(ast.parse(path.read_text())) <= always
+    found = {
+        path.relative_to(PACKAGE).as_posix(): imports_of(ast.parse(path.read_text())) for path in MODULES
+    }
+    others = {name: imports - always for name, imports in found.items() if imports - always}
+    assert others == ELSEWHERE
 
 
 def test_the_check_of_imports_can_fail() -> None:

@@ -25,7 +25,11 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.trainers import TRAINERS
 from tests.conftest import topic_records, write_jsonl
 
-SMALL = {"DIVORDER_MODEL__VOCAB_SIZE": "512", "DIVORDER_MODEL__DIM": "16", "DIVORDER_CLUSTERS__K": "4"}
+SMALL = {
+    "DIVORDER_ADVANCED__VOCAB_SIZE": "512",
+    "DIVORDER_ADVANCED__TOKEN_DIMS": "16",
+    "DIVORDER_CLUSTERS__K": "4",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -372,7 +376,8 @@ def test_no_control_character_of_a_corpus_reaches_the_terminal(
     assert settings.model.base == "bootstrap"
     file = Path("divorder.toml").read_text(encoding="utf-8")
     # The trait that is only proposed is taken, and the model is a small one.
-    small = file.replace('# "a', '"a').replace("[model]\n", "[model]\nvocab_size = 512\ndim = 8\n", 1)
+    few = "[advanced]\nvocab_size = 512\ntoken_dims = 8\n"
+    small = file.replace('# "a', '"a').replace("[model]\n", f"{few}[model]\n", 1)
     Path("divorder.toml").write_text(small, encoding="utf-8")
     assert main(["init", name]) == 1
     assert main(["run"]) == 0

@@ -32,7 +32,7 @@ RECIPES = {
     if "```toml" in section
 }
 SMALL = {
-    "model": {"vocab_size": 512, "dim": 16},
+    "advanced": {"vocab_size": 512, "token_dims": 16},
     "clusters": {"k": 4},
     "order": {"length_bins": 5},
     "sequence": {"length": 64, "batch": 4},
@@ -230,7 +230,7 @@ def own_embeddings(case: Case) -> None:
     assert len(set(clusters[:, 0].tolist())) == 4
     assert (clusters == clusters[:, :1]).all()
     spaces = {"ari_comparison": {"spaces": ["shallow", "external"]}}
-    case.write(*case.recipe, spaces, {"animation": {"frames": 2}})
+    case.write(*case.recipe, spaces, {"advanced": {"film_frames": 2}})
     case.divorder("report", "--all")
     assert "external" in (case.folder / "divorder/curated/ordering_report.html").read_text()
 
@@ -280,7 +280,7 @@ def spike(case: Case) -> None:
 
 @recipe("I can train on a tenth of my corpus")
 def tenth(case: Case) -> None:
-    small = {"deep": {"train_tokens": 2000}, "gradients": {"dims": 64}}
+    small = {"advanced": {"decoder_tokens": 2000}, "gradients": {"dims": 64}}
     for vectors in ({"vectors": "shallow"}, {}):
         case.run(*case.recipe, small, {"selection": {"tokens": 1200, **vectors}})
         left_out = pd.read_parquet(case.folder / "divorder/curated/left_out.parquet")

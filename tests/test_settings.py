@@ -6,16 +6,20 @@ import re
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from dagster_divorder.errors import SettingsError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.renamed import RENAMED
+from dagster_divorder.settings.sections import RULES, Format
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.write.exports import FORMATS
 
 
 def test_defaults_run_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +196,10 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
         ),
-        ('[exports]\nformats = "ds"', "exports.formats = 'ds': Input should be a list"),
+        (
+            '[exports]\nformats = "ds"',
+            "exports.formats = 'ds': Input should be a list, in the environment as JSON",
+        ),
     ],
 )
 def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(
@@ -222,6 +229,10 @@ def test_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
         load_settings(file, environ={})
 
 
+def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
+    assert get_args(Format) == tuple(FORMATS)
+
+
 def test_settings_are_frozen() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
@@ -232,7 +243,7 @@ def test_settings_are_frozen() -> None:
 
 CHANGES = [
     ("raw_docs", {"input": {"text_field": "body"}}),
-    ("base_model", {"model": {"vocab_size": 1024}}),
+    ("base_model", {"advanced": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("centroids", {"clusters": {"k": 7}}),
     ("centroids", {"clusters": {"metric": "euclidean"}}),
@@ -320,8 +331,46 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy("block_shuffle").reads == {"batch"}
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
+    assert old not in valid_keys()
+    section, key = old.split(".")
+    said = re.escape(f"{old} is now {new}" if new[0] != "(" else f"{old} is no longer a setting {new}")
+    (tmp_path / "own.toml").write_text(f'[{section}]\n{key} = "now"\n')
+    with pytest.raises(SettingsError, match=rf"own\.toml or the environment: {said}"):
+        load_settings(tmp_path / "own.toml", {})
+    variable = f"DIVORDER_{section}__{key}".upper()
+    with pytest.raises(SettingsError, match=f"environment variable {variable}: {said}"):
+        load_settings(environ={variable: "now"})
+    with pytest.raises(SettingsError, match=said):
+        load_settings(environ={f"DIVORDER_{section}".upper(): f'{{"{key}": "now"}}'})
+    with pytest.raises(ValidationError, match=said):
+        Settings(**{section: {key: "now"}})
+    place, _, name = new.partition(".")
+    assert new[0] == "(" or (name in RULES if place == "refit" else new in valid_keys())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'clusters = "now"',
+            'refit.clusters = \'now\': expected "auto" or "never"; for one run: divorder run',
+        ),
+        ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'decoder', 'bins'"),
+    ],
+)
+def test_a_rule_is_auto_or_never_of_a_fit_that_there_is(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f"[refit]\n{text}\n")
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(tmp_path / "own.toml", {})
+    with pytest.raises(InputError, match=r"refit is 'cluster'; expected one of model, .* mean 'clusters'"):
+        Settings().refitting("cluster")
+    assert load_settings(environ={"DIVORDER_REFIT__BINS": "never"}).refit == {**RULES, "bins": "never"}
+
+
 def test_asking_for_a_refit_changes_no_fingerprint() -> None:
-    asked = Settings(model={"refit": "now"}, clusters={"refit": "now"})
+    asked = Settings().refitting("model", "clusters")
     assert all(GRAPH[stage].fingerprint(asked) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
 
 
@@ -405,45 +454,47 @@ def test_the_environment_sets_all_blocks_or_none(tmp_path: Path) -> None:
     assert settings.input.paths == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
-def test_the_example_file_names_every_key() -> None:
-    example = Path(__file__).parent.parent / "divorder.example.toml"
-    text = example.read_text()
+EXAMPLE = (Path(__file__).parent.parent / "divorder.example.toml").read_text(encoding="utf-8")
+
+
+def test_the_example_file_is_up_to_date() -> None:
+    assert example() == EXAMPLE, "python -m dagster_divorder.settings.example > divorder.example.toml"
     for key in valid_keys():
-        assert f"{key.rsplit('.', 1)[-1]} =" in text or f"[{key}]" in text, key
+        assert f"{key.rsplit('.', 1)[-1]} =" in EXAMPLE or f"[{key}]" in EXAMPLE, key
 
 
-def test_the_example_file_holds_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_file_holds_the_defaults_and_possible_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "copy.toml"
-    file.write_bytes((Path(__file__).parent.parent / "divorder.example.toml").read_bytes())
+    file.write_text(EXAMPLE)
     assert load_settings(file, environ={}) == load_settings(environ={})
+    for _, default in Settings():
+        for field in type(default).model_fields.values() if isinstance(default, BaseModel) else ():
+            for shown in field.examples or ():
+                TypeAdapter(field.rebuild_annotation()).validate_python(shown)
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"model": {"revision": "v1"}},
-        {"deep": {"revision": "v1"}},
-        {"deep": {"revision": "v1", "model": "bootstrap"}},
-        {"model": {"base": "org/model", "revision": ""}},
-    ],
-)
-def test_a_revision_needs_the_id_that_it_is_of(sections: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="revision"):
-        Settings(**sections)
+def test_the_text_below_a_field_names_what_it_may_be() -> None:
+    for section, default in Settings():
+        for key, field in type(default).model_fields.items() if isinstance(default, BaseModel) else ():
+            words = re.findall(r"Literal\[([^]]*)\]", str(field.annotation))
+            text = EXAMPLE.partition(f"[{section}]")[2].partition(f"\n{key} =")[0]
+            for word in re.findall(r"'(\w+)'", " ".join(words)):
+                assert word in text, (section, key, word)
 
 
 def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() -> None:
     plain = Settings(model={"base": "org/model"})
-    pinned = Settings(model={"base": "org/model", "revision": "v1"})
+    pinned = Settings(model={"base": "org/model@v1"})
     changed = {
         stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
     }
     assert changed == {"base_model", "deep_model"}
-    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model", "revision": "v1"})
+    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
     changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
     assert changed == {"deep_model"}
-    assert (plain.deep_revision, pinned.deep_revision, deep.deep_revision) == (None, "v1", "v1")
 
 
 def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

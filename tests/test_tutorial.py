@@ -34,7 +34,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "DAGSTER_HOME": str(tmp_path_factory.mktemp("dagster")),
         "HF_HUB_OFFLINE": "1",
         # A vocabulary for a corpus of this size: its vectors are the larger part of a first run else.
-        "DIVORDER_MODEL__VOCAB_SIZE": "2048",
+        "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",
     }
     found: dict[str, str] = {}
     for command in commands():

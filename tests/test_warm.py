@@ -49,18 +49,15 @@ def test_a_first_run_compiles_nothing_after_it(tmp_path: Path) -> None:
         [sequence]
         length = 32
         batch = 4
-        [model]
+        [advanced]
         vocab_size = 512
-        dim = 8
-        [deep]
-        train_tokens = 2000
-        [cluster_map]
-        sample = 50
+        token_dims = 8
+        decoder_tokens = 2000
+        map_documents = 50
+        film_frames = 2
         [order.traits]
         cluster = 1.0
         source = 1.0
-        [animation]
-        frames = 2
         """
     )
     made = subprocess.run(

@@ -20,7 +20,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 
 PERCENT = 100
 

@@ -47,8 +47,7 @@ def main() -> None:
         settings = Settings(
             input={"paths": [str(corpus)]},
             store={"path": f"{folder}/store"},
-            k_calibration={"refit": "now"},
-        )
+        ).refitting("k_calibration")
         values = settings.k_calibration.values
         for number in range(options.times + 1):
             kept = np.ones(len(lines), bool)

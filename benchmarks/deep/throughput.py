@@ -68,10 +68,11 @@ def main() -> None:
 def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict[str, Any]:
     corpus = folder / "docs.jsonl"
     corpus.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
-    deep = {"device": options.device, "dtype": options.dtype, "max_tokens": options.max_tokens}
+    deep = {"dtype": options.dtype, "max_tokens": options.max_tokens}
     settings = Settings(
         input={"paths": [str(corpus)]},
         store={"path": folder / "store"},
+        engine={"device": options.device},
         deep={**deep, "model": None if options.model == "bootstrap" else options.model},
     )
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts", "deep_model"))

@@ -37,7 +37,7 @@ def main() -> None:
         corpus.write_bytes(b"".join(islice(copies, options.documents)))
         environ = environment(corpus, folder, "bootstrap") | {
             "DIVORDER_OUTPUT__PLOT": "true",
-            "DIVORDER_ANIMATION__FRAMES": str(options.frames),
+            "DIVORDER_ADVANCED__FILM_FRAMES": str(options.frames),
         }
         stages = ["raw_docs", "base_model", "token_counts", "shallow_embeddings"]
         stages += EVIDENCE if options.evidence else []

@@ -24,7 +24,7 @@ import orjson
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 
 PIECES = (
     *(b"\n", b"\r", b"\r\n", b"\0", b"\t", b" ", b"\x0b", b"\xef\xbb\xbf", b"\xff", b"\xc3", b"\xed\xa0\x80"),
@@ -124,7 +124,7 @@ def settings(folder: Path) -> Settings:
         input={"paths": [str(folder / "in.jsonl")], "max_reject_share": 1.0},
         store={"path": folder / "store"},
         output={"path": folder / "out", "plot": False},
-        model={"vocab_size": 1024, "dim": 16},
+        advanced={"vocab_size": 1024, "token_dims": 16},
         clusters={"k": 10},
         order={"traits": {"cluster": 1.0, "length": 1.0, "score": 1.0, "source": 1.0}, "length_bins": 20},
         sequence={"length": 1024, "batch": 32},

@@ -39,8 +39,10 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import RULES
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import State, load_state, save_state
 
 STEPS = 5
 WORDS = {
@@ -49,7 +51,6 @@ WORDS = {
     "c": "train track signal platform guard wagon steam bridge rain",
 }
 STRATEGIES = ("balanced", "f3", "stratified", "random", "original", "round_robin", "block_shuffle")
-REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
 DIFFERENT = ("curated_meta.json", "embeddings.npy")
 """Files of an output that name its store, or are equal to within rounding."""
 
@@ -198,7 +199,7 @@ class History:
             "input": {"paths": [str(self.folder / "in.jsonl")]},
             "store": {"path": self.folder / f"{place}store"},
             "output": {"path": self.folder / f"{place}out", "plot": False},
-            "model": {"vocab_size": 512, "dim": 8},
+            "advanced": {"vocab_size": 512, "token_dims": 8},
             "clusters": {"k": 3},
             "engine": {"workers": 1},
         }
@@ -357,14 +358,17 @@ class History:
         self.compare_with_a_fresh_run()
 
     def compare_with_a_fresh_run(self) -> None:
-        fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
-        LocalStore(fresh.store.path).open()
-        for part in ("fits", "pins"):
-            shutil.copytree(self.folder / "store" / part, fresh.store.path / part)
-        if fresh.order.frozen_tokens:
-            # Which base model the consumed tokens are of: it may be of other held-out documents.
-            (fresh.store.path / "receipts").mkdir()
-            shutil.copy(self.folder / "store/receipts/packed_sequences.json", fresh.store.path / "receipts")
+        fresh = self.settings("fresh_", refit=dict.fromkeys(RULES, "never"))
+        state = load_state(LocalStore(self.folder / "store"))
+        fits = {
+            stage: [result for result in known if "fit" in result.files]
+            for stage, known in state.results.items()
+        }
+        # Which base model the consumed tokens are of: it may be of other held-out documents.
+        consumed = ["packed_sequences"] if fresh.order.frozen_tokens else []
+        receipts = {stage: state.receipts[stage] for stage in consumed}
+        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits))
+        shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

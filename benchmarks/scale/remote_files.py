@@ -29,9 +29,10 @@ from shared import parser
 
 from dagster_divorder.corpus.inputs import read_lines, read_rows
 from dagster_divorder.settings.places import Place, Url
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.store.sources import Source, bucket, tree_of
+from dagster_divorder.store.sources import Source, bucket
 from dagster_divorder.write.curated import OutputFolder
 from tests.cluster.weed import BUCKET, KEY, SECRET, Weed
 
@@ -68,7 +69,7 @@ def compare(texts: Path, folder: Path, server: Weed, repeat: int) -> None:
         size = (folder / name).stat().st_size
         places: dict[str, Source | None] = {
             "folder": folder / name,
-            "objects": tree_of(f"s3://{BUCKET}").file(f"s3://{BUCKET}/{name}"),
+            "objects": folder_at(Url(f"s3://{BUCKET}")).entry(f"s3://{BUCKET}/{name}"),
         }
         for where, file in places.items():
             show(

@@ -37,16 +37,15 @@ paths = ["docs.jsonl"]
 path = "store"
 [output]
 path = "curated"
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
+settle_seconds = 0
 [clusters]
 k = 8
 [sequence]
 length = 512
 batch = 8
-[automation]
-settle_seconds = 0
 """
 
 
@@ -184,13 +183,17 @@ def compare_with_a_fresh_store(folder: Path) -> None:
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.store.state import State, load_state, save_state
 
     settings = load_settings()
     grown = store_of(settings.store)
     fresh = LocalStore(folder / "fresh").open()
     for name in grown.files():
-        if name.startswith(("fits/", "pins/", "history/pins/")):
+        if name.startswith("fits/"):
             fresh.put(name, grown.read(name))
+    results = load_state(grown).results
+    fits = {stage: [one for one in known if "fit" in one.files] for stage, known in results.items()}
+    save_state(fresh, State(results=fits))
     alone = {"store": {"path": fresh.root}, "output": {"path": folder / "fresh_out"}}
     other = settings.model_copy(
         update={name: getattr(settings, name).model_copy(update=value) for name, value in alone.items()}

@@ -93,8 +93,8 @@ def run_package(
         "DIVORDER_SEQUENCE__LENGTH": "8192",
     }
     wall, processor, _ = timed(command, environ, corpus.parent)
-    receipts = [orjson.loads(path.read_bytes()) for path in (folder / "store" / "receipts").iterdir()]
-    return wall, sum(receipt["figures"]["seconds"] for receipt in receipts), processor
+    receipts = orjson.loads((folder / "store/state.json").read_bytes())["receipts"]
+    return wall, sum(receipt["figures"]["seconds"] for receipt in receipts.values()), processor
 
 
 def timed(command: list[str], environ: dict[str, str], folder: Path) -> tuple[float, float, str]:

@@ -42,7 +42,7 @@ def main() -> None:
         (folder / "divorder.toml").write_text(
             f'[input]\npaths = ["{corpus}"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
             f'[model]\nbase = "{options.model}"\n'
-            f"[automation]\ninterval_seconds = {options.interval}\nsettle_seconds = {options.settle}\n"
+            f"[advanced]\ninterval_seconds = {options.interval}\nsettle_seconds = {options.settle}\n"
         )
         start = time.monotonic()
         with DagsterDev(folder) as dev:

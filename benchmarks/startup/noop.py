@@ -24,11 +24,11 @@ paths = ["docs.jsonl"]
 path = "store"
 [output]
 path = "curated"
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
-[deep]
-train_tokens = 2000
+token_dims = 16
+decoder_tokens = 2000
+film_frames = 4
 [k_calibration]
 values = [2, 3, 4]
 [clusters]
@@ -36,8 +36,6 @@ k = 4
 [sequence]
 length = 128
 batch = 4
-[animation]
-frames = 4
 """
 MATERIALIZE = ["-m", "dagster", "asset", "materialize", "--select", "*", "-m", "dagster_divorder.definitions"]
 STAGES = """

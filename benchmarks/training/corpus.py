@@ -140,7 +140,7 @@ def settings_of(work: Path, seed: int, length: int, batch: int, changes: dict[st
         "input": {"paths": [str(work / "corpus.jsonl")], "source_field": "source"},
         "store": {"path": work / "store"},
         "output": {"path": work / "out"},
-        "model": {"vocab_size": 4096},
+        "advanced": {"vocab_size": 4096},
         "sequence": {"length": length, "batch": batch},
     }
     for section, values in changes.items():

@@ -12,7 +12,7 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline import Run
-    from dagster_divorder.store.receipts import Receipt
+    from dagster_divorder.store.state import Receipt
 
 ROWS = 20
 """Rows of a table that are printed; JSON has all of them."""

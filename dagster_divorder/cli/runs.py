@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
-from dagster_divorder.cli.verb import Options, Verb, config_of, settings_of
+from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.places import is_url
@@ -217,7 +217,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
-    from dagster_divorder.store.receipts import load_receipt
+    from dagster_divorder.store.state import load_receipt
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
     from dagster_divorder.view.words import TRAIN_ON
 
@@ -466,7 +466,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
         parts += [
             "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
             "too; the next run makes them anew. A bootstrap base model that was trained on them still knows some of",
-            'their words: model.refit = "now" trains another.',
+            "their words: divorder run --refit model trains another.",
         ]
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
 
@@ -506,8 +506,14 @@ def _add_details(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_disk(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_details(parser)
+    add_refit(parser)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--disk", action="store_true", help="also what each part of the store takes")
+    add_refit(parser)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -538,7 +544,7 @@ VERBS = (
         "divorder plan",
         "reads the input once",
         lambda options: plan(settings_of(options), disk=options.disk),
-        _add_disk,
+        _add_plan,
     ),
     Verb(
         "run",
@@ -546,7 +552,7 @@ VERBS = (
         "divorder run",
         "a minute for 100 MB of text; seconds where nothing is new",
         lambda options: run(settings_of(options), details=options.details),
-        _add_details,
+        _add_run,
     ),
     Verb(
         "stats",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.sections import RULES
 from dagster_divorder.view.answer import Answer
 
 Options = argparse.Namespace
@@ -48,7 +49,20 @@ def settings_of(options: Options) -> Settings:
     Raises:
         SettingsError: a file or the environment holds what is no setting.
     """
-    return load_settings(config_of(options))
+    return load_settings(config_of(options)).refitting(*getattr(options, "refit", ()))
+
+
+def add_refit(parser: argparse.ArgumentParser) -> None:
+    """`--refit` of a command whose run makes fits; `settings_of` heeds it."""
+    parser.add_argument(
+        "--refit",
+        nargs="+",
+        action="extend",
+        choices=RULES,
+        default=[],
+        metavar="NAME",
+        help=f"learn these from the present corpus again: {', '.join(RULES)}",
+    )
 
 
 def numbers(text: str) -> range:

@@ -9,16 +9,13 @@ Known weakness: a file that a glob does not match is not counted, as it was not 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol
 
 from dagster_divorder.corpus.compression import CODECS
 from dagster_divorder.corpus.inputs import (
@@ -33,13 +30,14 @@ from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
-from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
+from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
+from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY, Entry, Folder, is_file, source_of
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
+from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
@@ -133,22 +131,22 @@ def find_files(
     files: dict[str, Source] = {}
     for pattern in patterns:
         matches: dict[str, Source] = {}
-        tree = _Remote(pattern) if is_url(pattern) else _Local()
-        search = _Search(tree, written, left_out, others)
-        for path in sorted(
+        search = _Search(folder_at(as_place(pattern)), written, left_out, others)
+        for source in sorted(
             search.matches(pattern.rstrip("/") if is_url(pattern) else pattern), key=_in_order
         ):
-            real = tree.real(path)
+            real = real_place(str(source))
             if search.is_own(real):
                 left_out.add(os.path.dirname(real))
             else:
-                if why := why_unusable(path):
+                if why := why_unusable(str(source)):
                     raise InputError(f"input.paths: {why}")
-                matches.setdefault(real, tree.source(path))
+                matches.setdefault(real, source)
         if not matches:
+            ours = f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{_hint(left_out)}{_others(others)}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours}{_others(others)}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
@@ -163,115 +161,30 @@ def find_files(
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
 
 
-def _in_order(path: str) -> list[str]:
-    return path.split("/") if is_url(path) else list(Path(path).parts)
-
-
-def _hint(left_out: set[str]) -> str:
-    """What is left out, as the end of a message."""
-    return f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
+def _in_order(source: Source) -> list[str]:
+    return list(source.parts) if isinstance(source, Path) else source.url.split("/")
 
 
 def _others(others: Mapping[str, str]) -> str:
     """What else there is, by the end of its name, as the end of a message."""
-    found = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
-    return f"; there is {found}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if found else ""
-
-
-class _Tree(Protocol):
-    """Files and folders by their names, which slashes divide."""
-
-    def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing where there is no such folder."""
-
-    def kind(self, path: str) -> str:
-        """file, folder, or "" for what is neither, such as a link to nothing."""
-
-    def real(self, path: str) -> str:
-        """The same of all names of a file."""
-
-    def place(self, folder: str) -> Place: ...
-
-    def source(self, path: str) -> Source: ...
-
-
-class _Local:
-    """Files and folders of this machine."""
-
-    def names(self, folder: str) -> list[str]:
-        try:
-            return sorted(os.listdir(folder or os.curdir))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise _unreadable(folder, error) from error
-
-    def kind(self, path: str) -> str:
-        try:
-            mode = os.stat(path).st_mode
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-                return ""
-            raise _unreadable(path, error) from error
-        return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
-
-    def real(self, path: str) -> str:
-        return real_place(path)
-
-    def place(self, folder: str) -> Place:
-        return Path(folder)
-
-    def source(self, path: str) -> Source:
-        return Path(path)
-
-
-class _Remote:
-    """Files and folders below a URL; each folder is listed once."""
-
-    def __init__(self, url: str) -> None:
-        self._tree = tree_of(url)
-        self._folders: dict[str, dict[str, RemoteFile | None]] = {}
-        self._files: dict[str, RemoteFile] = {}
-
-    def names(self, folder: str) -> list[str]:
-        if folder not in self._folders:
-            found = self._folders[folder] = self._tree.listed(folder)
-            self._files |= {file.url: file for file in found.values() if file}
-        return sorted(self._folders[folder])
-
-    def kind(self, path: str) -> str:
-        folder, _, name = path.rpartition("/")
-        if folder in self._folders:
-            found = self._folders[folder]
-            return "file" if found.get(name) else "folder" if name in found else ""
-        if file := self._tree.file(path):
-            self._files[path] = file
-            return "file"
-        return "folder" if not path.startswith("http") and self.names(path) else ""
-
-    def real(self, path: str) -> str:
-        return real_place(path)
-
-    def place(self, folder: str) -> Place:
-        return Url(folder)
-
-    def source(self, path: str) -> Source:
-        return self._files[path]
+    counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
+    return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:
     """The search for one pattern. It adds to the folders that are left out and, of other files that are, the ends of
     their names."""
 
-    def __init__(self, tree: _Tree, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
-        self.tree, self.own, self.skipped, self.others = tree, own, skipped, others
+    def __init__(self, base: Folder, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
+        self.base, self.own, self.skipped, self.others = base, own, skipped, others
+        self.known: dict[str, dict[str, Entry]] = {}
 
-    def matches(self, pattern: str) -> Iterator[str]:
+    def matches(self, pattern: str) -> Iterator[Source]:
         """Files that a pattern names, in no order; of a file that has several names, perhaps all of them."""
-        kind = self.tree.kind(pattern)
-        if kind == "file":
-            yield pattern
-        elif kind == "folder":
+        entry = self._entry(pattern)
+        if source := source_of(pattern, entry):
+            yield source
+        elif entry == "folder":
             yield from self._in_folder(pattern)
         else:
             scheme, divided, path = pattern.rpartition("://")
@@ -281,103 +194,130 @@ class _Search:
                 root = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
                 yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
 
-    def _in_folder(self, base: str) -> Iterator[str]:
+    def _entries(self, folder: str) -> dict[str, Entry]:
+        """What is in a folder, by name, in order; each folder is listed once."""
+        if folder not in self.known:
+            try:
+                self.known[folder] = dict(sorted(self.base.entries(folder).items()))
+            except OSError as error:
+                raise _unreadable(error) from error
+        return self.known[folder]
+
+    def _entry(self, path: str) -> Entry:
+        """What is at a path."""
+        entry = self._file_entry(path)
+        # Of folders of object stores only their lists tell.
+        is_object = path.partition("://")[0] in OBJECT_STORES
+        return "folder" if entry == "neither" and is_object and self._entries(path) else entry
+
+    def _file_entry(self, path: str) -> Entry:
+        """The same of what is a file, if it is there."""
+        folder, name = os.path.split(path)
+        if folder in self.known:
+            return self.known[folder].get(name, "neither")
+        try:
+            return self.base.entry(path)
+        except OSError as error:
+            raise _unreadable(error) from error
+
+    def _in_folder(self, base: str) -> Iterator[Source]:
         """The corpus files of a folder; what else is there is counted."""
         # Asked first: it lists the folder, and below a URL `_is_store` then finds its files in that list.
         is_output = self._is_output(base)
         if self._is_store(base):
-            self.skipped.add(self.tree.real(base))
+            self.skipped.add(real_place(base))
             return
         waiting, seen = deque([base]), set()
         while waiting:
             folder = waiting.popleft()
-            real = self.tree.real(folder)
+            real = real_place(folder)
             if real in seen:
                 continue
             seen.add(real)
-            for name in self.tree.names(folder):
+            for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
-                kind = self.tree.kind(path)
                 if name.startswith((".", "_")):
                     self.others[path] = "hidden (. or _)"
-                elif kind == "folder":
-                    if not self.is_ours(path):
+                elif entry == "folder":
+                    if not self._is_ours(path):
                         waiting.append(path)
-                elif kind != "file":
+                elif not (source := source_of(path, entry)):
                     self.others[path] = "no regular file"
-                elif not is_corpus_file(Path(name)):
+                elif not is_corpus_file(source):
                     self.others[path] = _ending(name)
                 # Of an output that is named as input the records alone are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
-                    yield path
+                    yield source
 
-    def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[str]:
+    def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[Source]:
         """The files below a folder that the parts of a pattern match, as `glob` matches them."""
         waiting, seen = deque([(base, pattern)]), set()
         while waiting:
             folder, parts = waiting.popleft()
-            state = (self.tree.real(folder), len(parts))
+            state = (real_place(folder), len(parts))
             if state in seen:
                 continue
             seen.add(state)
             part, rest = parts[0], parts[1:]
             if part == _ANY and rest:
                 waiting.append((folder, rest))
-            for path, kind in self._matching(folder, part):
+            for path, entry in self._matching(folder, part):
                 below = parts if part == _ANY else rest
-                if kind == "file" and not rest:
-                    yield path
-                elif kind == "folder" and below and not self.is_ours(path):
-                    waiting.append((path, below))
+                if entry == "folder":
+                    if below and not self._is_ours(path):
+                        waiting.append((path, below))
+                elif not rest and (source := source_of(path, entry)):
+                    yield source
 
-    def is_ours(self, folder: str) -> bool:
+    def _is_ours(self, folder: str) -> bool:
         """Whether DivOrder wrote a folder; if so it is counted as skipped."""
-        real = self.tree.real(folder)
-        ours = self.is_own(real) or self._is_output(real) or self._is_store(real)
-        if ours:
+        real = real_place(folder)
+        is_ours = self.is_own(real) or self._is_output(folder) or self._is_store(folder)
+        if is_ours:
             self.skipped.add(real)
-        return ours
+        return is_ours
 
     def is_own(self, real: str) -> bool:
         """Whether a path without links lies in a folder that this run writes."""
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
-    def _matching(self, folder: str, part: str) -> Iterator[tuple[str, str]]:
-        """What is in a folder that one part of a pattern matches, and its kind."""
-        names = [part]
-        if _MAGIC.search(part):
-            there = self.tree.names(folder)
-            shown = (name for name in there if part.startswith(".") or not name.startswith("."))
-            names = [name for name in shown if part == _ANY or fnmatchcase(name, part)]
-        for name in names:
-            path = os.path.join(folder, name)
-            yield path, self.tree.kind(path)
+    def _matching(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
+        """Path and entry of what is in a folder that one part of a pattern matches."""
+        if not _MAGIC.search(part):
+            path = os.path.join(folder, part)
+            yield path, self._entry(path)
+            return
+        for name, entry in self._entries(folder).items():
+            is_shown = part.startswith(".") or not name.startswith(".")
+            if is_shown and (part == _ANY or fnmatchcase(name, part)):
+                yield os.path.join(folder, name), entry
 
     def _is_store(self, folder: str) -> bool:
-        for path in (os.path.join(folder, name) for name in (FORMAT_FILE, HEAD)):
-            if self.tree.kind(path) == "file":
-                with open_source(self.tree.source(path)) as file:
+        for name in (FORMAT_FILE, HEAD):
+            path = os.path.join(folder, name)
+            if source := source_of(path, self._file_entry(path)):
+                with open_source(source) as file:
                     if tells_of_store(file.read()):
                         return True
         return False
 
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
-        names = self.tree.names(folder)
-        place = self.tree.place(folder)
+        names = self._entries(folder)
+        place = as_place(folder)
         # A neighbour with a manifest is like an export of old, which held its own.
-        there = OLD_EXPORT_MANIFEST in names or (
-            self.tree.kind(str(file_at(place, EXPORT_MANIFEST))) == "file"
+        has_manifest = OLD_EXPORT_MANIFEST in names or is_file(
+            self._file_entry(str(file_at(place, EXPORT_MANIFEST)))
         )
-        if there and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
+        if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
             return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 
-def _unreadable(path: str, error: OSError) -> InputError:
+def _unreadable(error: OSError) -> InputError:
     return InputError(
-        f"input.paths: {path} cannot be listed: {error.strerror}; make it readable for this user, or name what else "
-        "is to be read"
+        f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or name "
+        "what else is to be read"
     )
 
 

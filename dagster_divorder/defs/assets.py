@@ -15,7 +15,7 @@ from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 
 
 def assets(graph: Graph, settings: Settings) -> list[dg.AssetsDefinition]:

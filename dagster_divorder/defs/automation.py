@@ -39,10 +39,10 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     @dg.sensor(
         name="watch_input",
         job_name=CURATE,
-        minimum_interval_seconds=settings.automation.interval_seconds,
+        minimum_interval_seconds=settings.advanced.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Starts {CURATE} when an input file is new, has grown or has changed, once it has been still for "
-        f"{settings.automation.settle_seconds:g} s (automation.settle_seconds). Only what is new is computed.",
+        f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         runs = _our_runs(context, store)

@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import RULES
 
 PICTURE_BYTES = 300_000
 """A picture shown inside the page is made smaller until it takes no more: Dagster keeps it with every run's events."""
@@ -18,9 +19,11 @@ PICTURE_WIDTH = 1080
 """Pixels that Dagster shows side by side on a common screen; it cuts off what is beyond."""
 
 SETTINGS_NOTE = (
-    "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions; the launchpad takes "
-    "none."
+    "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions. The launchpad takes "
+    "one for its run alone: refit, what is to be learnt from the present corpus again, such as [clusters]."
 )
+
+FIT = dg.Enum("Fit", [dg.EnumValue(name) for name in RULES])
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +108,13 @@ def readable(value: Any) -> Any:
 
 
 def settings_resource(settings: Settings, file: Path | None) -> dg.ResourceDefinition:
-    """The settings as assets take them; the launchpad shows the description."""
-    return dg.ResourceDefinition.hardcoded_resource(settings, f"{settings_file(file)}. {SETTINGS_NOTE}")
+    """The settings as assets take them, with the `refit` of a run's configuration; the launchpad shows the
+    description."""
+    return dg.ResourceDefinition(
+        lambda context: settings.refitting(*context.resource_config["refit"]),
+        config_schema={"refit": dg.Field([FIT], default_value=[], is_required=False)},
+        description=f"{settings_file(file)}. {SETTINGS_NOTE}",
+    )
 
 
 def settings_file(file: Path | None) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings.places import id_and_revision
 
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
@@ -77,19 +78,16 @@ class EmbeddingTable:
 Wanted = Literal["embedding", "all"]
 
 
-def locate(
-    base: str, *, weights: Wanted = "embedding", setting: str = "model.base", revision: str | None = None
-) -> Path:
+def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
     """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
-    the cache.
+    the cache. Behind an id may stand a branch, tag or commit: `org/name@revision`; else it is the main branch.
 
     `weights`: which weight files must be there, that of the input embedding or all of them (with them comes what
-    sentence-transformers says about the model). `setting` is the one that errors name. `revision`: branch, tag or
-    commit of the id; None: its main branch.
+    sentence-transformers says about the model). `setting` is the one that errors name.
 
     Raises:
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
-            weights, a shard is missing; a revision of a directory.
+            weights, a shard is missing.
     """
     directory = Path(os.path.expanduser(base))  # `Path` raises where a user has no home
     if os.path.isfile(directory):
@@ -98,11 +96,6 @@ def locate(
             f"{TOKENIZER} and weights as safetensors, or a Hugging Face id"
         )
     if os.path.isdir(directory):
-        if revision:
-            raise InputError(
-                f"{setting.partition('.')[0]}.revision is {revision!r} and {setting} is the directory {base}; a "
-                "revision is a state of a Hugging Face id: remove it, or name the id"
-            )
         names = [path.name for path in directory.iterdir()]
         weighty = [name for name in names if name.endswith(".safetensors")]
         if ADAPTER in names and all(name.startswith("adapter_model") for name in weighty):
@@ -114,11 +107,12 @@ def locate(
         if weights == "all":
             weight_files(directory)
         return directory
-    if not HUB_ID.fullmatch(base):
+    name, revision = id_and_revision(base)
+    if not HUB_ID.fullmatch(name):
         raise InputError(
             f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
         )
-    return _download(base, weights, setting, revision)
+    return _download(name, weights, setting, revision)
 
 
 def weight_files(directory: Path | str) -> list[Path]:

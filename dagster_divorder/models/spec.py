@@ -126,7 +126,7 @@ def padding_id(config: Any) -> int:
     return pad if isinstance(pad, int) and 0 <= pad < (rows or 0) else 0
 
 
-def find_device(device: str, setting: str = "deep.device") -> str:
+def find_device(device: str) -> str:
     """`cuda`, `mps` or `cpu`: the one asked for, or the best there is. InputError where it is not there."""
     import torch
 
@@ -135,7 +135,7 @@ def find_device(device: str, setting: str = "deep.device") -> str:
         return next(name for name, usable in there.items() if usable)
     if not there[device]:
         raise InputError(
-            f'{setting} is "{device}", which torch {torch.__version__} does not find on this machine; expected '
+            f'engine.device is "{device}", which torch {torch.__version__} does not find on this machine; expected '
             f"{' or '.join(name for name, usable in there.items() if usable)}, or auto"
         )
     return device

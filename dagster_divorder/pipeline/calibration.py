@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)
@@ -137,11 +137,12 @@ def _shallow(settings: Settings) -> Settings:
 
 def _few(settings: Settings) -> Settings:
     """The same with less to train."""
-    deep, evidence, heldout = settings.deep, settings.evidence, settings.heldout
+    advanced, evidence, heldout = settings.advanced, settings.evidence, settings.heldout
+    tokens = min(advanced.decoder_tokens, FEW_TOKENS)
     less = {"seeds": 1, "epochs": 1, "budget_seconds": None}
     return settings.model_copy(
         update={
-            "deep": deep.model_copy(update={"train_tokens": min(deep.train_tokens, FEW_TOKENS)}),
+            "advanced": advanced.model_copy(update={"decoder_tokens": tokens}),
             "evidence": evidence.model_copy(update=less),
             "heldout": heldout.model_copy(update={"share": heldout.share and max(FEW_SHARE, heldout.share)}),
         }

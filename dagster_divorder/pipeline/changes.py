@@ -9,7 +9,7 @@ import orjson
 from pydantic import ValidationError
 
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 60
 
+DECIDES_NOTHING = {"store", "refit"}
+"""Sections that change no result: where the store lies, and when fits are made again."""
+
 
 def given_settings(settings: Settings) -> dict[str, Any]:
-    """What a receipt keeps of the settings it was made with: those that are not at their defaults. Where the store lies
-    changes no result."""
-    return settings.model_dump(mode="json", exclude_defaults=True, exclude={"store"})
+    """What a receipt keeps of the settings it was made with: those that are not at their defaults and may change
+    a result."""
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=DECIDES_NOTHING)
 
 
 def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
@@ -41,7 +44,7 @@ def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[st
         before = Settings(**last.settings)
     except ValidationError:  # of a version that had other settings
         return []
-    now, then = (of.model_dump(mode="json", exclude={"store"}) for of in (settings, before))
+    now, then = (of.model_dump(mode="json", exclude=DECIDES_NOTHING) for of in (settings, before))
     found: list[str] = []
     for section, fields in now.items():
         for field in fields if isinstance(fields, dict) and isinstance(then[section], dict) else [None]:

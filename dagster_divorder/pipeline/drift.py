@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from dagster_divorder.core.sketch import changed_share, left_share, sketch
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted
+from dagster_divorder.pipeline.stage import SKETCH, Fitted
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.fits import read_fit
+from dagster_divorder.store.state import Receipt
 
 MIN_SHARE_LEFT = 0.1
 """A corpus that holds less of a fit's documents than this is another corpus."""
 
 GROWTH = 2.0
 
+CHANGED = 0.2
+"""Share of the documents that may come or go before a comparison or a calibration is made again."""
 
-def documents_left(run: Run, fitted: Fitted) -> float:
-    """Share of the documents that a fit was made on that the corpus still holds."""
-    return left_share(fitted.sketch, run.corpus.ids())
+
+def documents_left(run: Run, receipt: Receipt) -> float:
+    """Share of the documents that a fit was made on, by its receipt, that the corpus still holds."""
+    files = read_fit(run.store, receipt.files["fit"])
+    return left_share(unpack(files[SKETCH])["ids"], run.corpus.ids())
 
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
     """Hardly any of its documents are left."""
-    left = documents_left(run, fitted)
+    left = left_share(fitted.sketch, run.corpus.ids())
     return f"{left:.0%} of the documents that it was made on are left" if left < MIN_SHARE_LEFT else None
 
 
@@ -31,7 +38,7 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
     return another_corpus(run, fitted)
 
 
-def has_changed(run: Run, fitted: Fitted, share: float) -> str | None:
-    """More than a share of the documents has come or gone."""
+def has_changed(run: Run, fitted: Fitted) -> str | None:
+    """More than CHANGED of the documents have come or gone."""
     changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
-    return f"{changed:.0%} of the documents have changed since" if changed > share else None
+    return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

@@ -37,8 +37,15 @@ class Graph(Mapping[str, Stage]):
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
         """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
-        that make none all."""
-        return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
+        that make none all, with the fits that `settings.refitting` asks for."""
+        if stages or OUTPUT not in self:
+            return self._closure(settings, stages or self.upstream(settings))
+        needed = self._closure(settings, [OUTPUT])
+        for fit in (name for name, rule in settings.refit.items() if rule == "now"):
+            makers = [name for name in self.upstream(settings) if getattr(self[name], "refit", None) == fit]
+            if set(needed).isdisjoint(makers):
+                needed = self._closure(settings, [*needed, *makers])
+        return needed
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an

@@ -14,7 +14,7 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.compact import compact, is_small
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt, save_receipt
 from dagster_divorder.store.view import View
 
 MERGE_FROM = 16
@@ -48,8 +48,9 @@ def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_un
         document_row=documents.row[view.document_row],
     )
     old = receipt.files["view"]
-    file = compacted.save(store, receipt.version)
-    replace(receipt, files={**receipt.files, "view": file}).save(store)
+    files = {**receipt.files, "view": compacted.save(store, receipt.version)}
+    keep_result(store, "raw_docs", Result(key=receipt.version, version=receipt.version, files=files))
+    save_receipt(store, replace(receipt, files=files))
     store.delete(old)
     # A record fragment goes before the documents it needs: what is left of a broken-off removal is still sound.
     for folder, dropped in ((records_folder(receipt.key), records.dropped), (DOCUMENTS, documents.dropped)):

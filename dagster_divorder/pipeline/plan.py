@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.write.curated import refuse_foreign_files
 
 BYTES_PER_TOKEN = 4

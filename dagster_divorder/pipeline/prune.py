@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import Graph, default_graph
 from dagster_divorder.pipeline.merge import rewrite
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, Store
-from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin, unpin
+from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, STATE, Store
+from dagster_divorder.store.fits import put_fit, read_fit
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
-from dagster_divorder.store.receipts import FOLDER as RECEIPTS
-from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.space import embeddings_file
+from dagster_divorder.store.state import (
+    COPIES,
+    Receipt,
+    State,
+    drop_receipt,
+    keep_copy,
+    keep_result,
+    load_receipt,
+    load_state,
+    save_receipt,
+    save_results,
+    save_state,
+)
 from dagster_divorder.store.view import View, offsets
-from dagster_divorder.write.curated import LEDGERS, remove_beside
+from dagster_divorder.write.curated import remove_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +95,11 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
         remove_beside(store)
         with contextlib.closing(Run(settings, store, Silent(), graph)) as run:
             _remake_fits(run, quoting)
+    # No file goes that the state still names.
+    save_state(store, _needed_state(store, graph))
+    keep_copy(store)
     needed = _needed(store, graph)
-    unneeded = [name for name in store.files() if name not in needed]
-    # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
-    store.delete(
-        *sorted(unneeded, key=lambda name: (not name.startswith(RECORDS), not name.startswith(PINS)))
-    )
+    store.delete(*(name for name in store.files() if name not in needed))
     after = _sizes(store)
     freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
@@ -98,26 +107,24 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
     """Remove what may have words of documents that are deleted now. What a fit has found stays, since results may rest
-    on it; a fit that is nothing but words goes."""
-    receipt = load_receipt(store, stage.name)
-    if isinstance(stage, PinnedFit):
-        for name in store.list(f"{PINS}/{stage.name}"):
-            key = Path(name).stem
-            if stage.quotes == ("*",):
-                unpin(store, stage.name, key)
-            elif fit := read_pin(store, name):
-                kept = {file: data for file, data in read_fit(store, fit).items() if file not in stage.quotes}
-                left = pin(store, stage.name, key, kept, fit.reason)
-                if receipt and receipt.version == fit.hash:
-                    files = {**receipt.files, "fit": left.folder}
-                    replace(receipt, version=left.hash, files=files).save(store)
-    else:
+    on it; what is nothing but words goes."""
+    nothing_else = stage.quotes == ("*",)
+    if nothing_else:
+        drop_receipt(store, stage.name)
+        save_results(store, stage.name, [])
+    elif isinstance(stage, PinnedFit):
+        for result in load_state(store).results.get(stage.name, []):
+            files = read_fit(store, result.files["fit"])
+            kept = {name: data for name, data in files.items() if name not in stage.quotes}
+            left = fit_result(result.key, put_fit(store, stage.name, kept), result.facts)
+            keep_result(store, stage.name, left)
+            receipt = load_receipt(store, stage.name)
+            if receipt and receipt.version == result.version:
+                save_receipt(store, replace(receipt, version=left.version, files=left.files))
+    if not isinstance(stage, PinnedFit):
         for folder in store.folders(f"stages/{stage.name}"):
-            files = store.hashed(folder)
-            store.delete(*(files[key] for key in files if stage.quotes == ("*",) or key in stage.quotes))
-    if stage.quotes == ("*",):
-        store.delete(f"{RECEIPTS}/{stage.name}.json")
-    store.delete(history_file(stage.name))
+            present = store.hashed(folder)
+            store.delete(*(present[key] for key in present if nothing_else or key in stage.quotes))
 
 
 def _remake_fits(run: Run, stages: list[Stage]) -> None:
@@ -135,40 +142,32 @@ def disk_use(store: Store) -> dict[str, int]:
     return dict(sorted(_sizes(store).items()))
 
 
+def _needed_state(store: Store, graph: Graph) -> State:
+    """What is needed of the state: the receipts, the results that they lead to, and the fits that outlive them."""
+    state = load_state(store)
+    receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
+    results = {}
+    for name, known in state.results.items():
+        stage, current = graph.get(name), receipts[name].version if name in receipts else ""
+        results[name] = [
+            result
+            for result in known
+            if result.version == current
+            or (isinstance(stage, PinnedFit) and stage.outlives(store.list(result.files["fit"])))
+        ]
+    return replace(state, receipts=receipts, results=results)
+
+
 def _needed(store: Store, graph: Graph) -> set[str]:
-    """Names of all files that the current receipts lead to."""
-    receipts = {stage: receipt for stage in graph if (receipt := load_receipt(store, stage))}
-    names = {
-        FORMAT_FILE,
-        LEASE_FILE,
-        *store.list(LEDGERS),
-        *(f"{RECEIPTS}/{stage}.json" for stage in receipts),
-    }
-    names |= {history_file(stage) for stage in receipts}
-    fits: set[str] = set()
-    for receipt in receipts.values():
-        for file in receipt.files.values():
-            if file.startswith("fits/"):
-                fits.add(file)
-                names.update(store.list(file))
-            else:
-                names.add(file)
-    for folder in store.folders(PINS):
-        stage = graph.get(Path(folder).name)
-        for name in store.list(folder):
-            if fit := read_pin(store, name):
-                files = store.list(fit.folder)
-                if fit.folder in fits or (isinstance(stage, PinnedFit) and stage.outlives(files)):
-                    names |= {name, *files}
-    for folder in store.folders(RECORDS):
-        for name in store.list(folder):
-            pin_name = name.replace(RECORDS, PINS, 1)
-            # A record goes with its pin, so that what is pruned can be fitted again; that of a lost pin stays.
-            if pin_name in names or not store.exists(pin_name):
-                names.add(name)
-    names |= {embeddings_file(receipt) for receipt in receipts.values()}
-    if "raw_docs" in receipts:
-        names |= _needed_by_view(store, graph, receipts)
+    """Names of all files that the needed state leads to."""
+    state = _needed_state(store, graph)
+    names = {FORMAT_FILE, LEASE_FILE, STATE, *store.list(COPIES)}
+    for entry in state.entries():
+        fit = entry.files.get("fit")
+        names.update(store.list(fit) if fit else entry.files.values())
+    names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
+    if "raw_docs" in state.receipts:
+        names |= _needed_by_view(store, graph, state.receipts)
     return names
 
 

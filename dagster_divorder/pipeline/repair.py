@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from dagster_divorder.store.base import Store
+from dagster_divorder.store.base import STATE, Store
 from dagster_divorder.store.fragments import Fragments
-from dagster_divorder.store.receipts import FOLDER as RECEIPTS
+from dagster_divorder.store.state import drop_receipt
 
 
 def discard(store: Store, name: str, stages: Container[str]) -> str | None:
@@ -20,10 +20,8 @@ def discard(store: Store, name: str, stages: Container[str]) -> str | None:
     """
     top, *parts = name.split("/")
     stage: str | None = None
-    if top == "stages":
+    if top == "stages" or (top == STATE and parts):
         stage = parts[0]
-    elif top == RECEIPTS:
-        stage = parts[0].removesuffix(".json")
     elif top in ("documents", "records", "views", "readings", "rejects", "schemas"):
         stage = "raw_docs"
     if stage is None or stage not in stages:
@@ -32,8 +30,9 @@ def discard(store: Store, name: str, stages: Container[str]) -> str | None:
         # Content and index are of use only together.
         folder = top if top == "documents" else f"{top}/{parts[0]}"
         Fragments(store, folder).delete(parts[-1].split(".", 1)[0])
-    store.delete(name)
-    if stage == "raw_docs":
-        # Its view leads to what has just been removed.
-        store.delete(f"{RECEIPTS}/{stage}.json")
+    if top != STATE:
+        store.delete(name)
+    if top == STATE or stage == "raw_docs":
+        # The receipt of raw_docs leads to what has just been removed.
+        drop_receipt(store, stage)
     return stage

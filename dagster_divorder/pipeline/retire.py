@@ -1,7 +1,7 @@
 """Retiring results that time has passed: views, orders, plans and measures of earlier states of the corpus.
 
 Each takes tens of bytes a record and is made anew by every append, so a run keeps the current ones and those of the
-last few results of each stage (`store.receipts.HISTORY`), to which settings can be switched back for free. Results of a
+last few results of each stage (`store.state.HISTORY`), to which settings can be switched back for free. Results of a
 fragment, which appends reuse, and fits stay until `divorder prune`.
 """
 
@@ -9,37 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.pipeline.stage import PinnedFit, WholeCorpus
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import load_history, load_receipt
+from dagster_divorder.store.fits import FITS
+from dagster_divorder.store.state import load_state
 
 WHOLE = ("views", "readings", "rejects", "schemas")
 """Folders of what raw_docs makes of the corpus as a whole."""
 
 
 def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:
-    """Remove whole-corpus results of stages that have run which neither a receipt nor a history names."""
-    try:
-        named = set(_named(store, graph))
-    except DamagedFileError:
-        return  # what the damaged receipt names is known again when its stage has run
+    """Remove whole-corpus results of stages that have run which the state does not name."""
+    named = {file for entry in load_state(store).entries() for file in entry.files.values()}
     for folder in _folders(store, graph, stages):
-        store.delete(*(name for name in store.list(folder) if name not in named))
-
-
-def _named(store: Store, graph: Graph) -> Iterator[str]:
-    for stage in graph:
-        if receipt := load_receipt(store, stage):
-            yield from receipt.files.values()
-        for made in load_history(store, stage):
-            yield from made.files.values()
+        if folder not in named:
+            store.delete(*(name for name in store.list(folder) if name not in named))
 
 
 def _folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:
     for stage in stages:
         if stage == "raw_docs":
             yield from WHOLE
-        elif not isinstance(graph[stage], PerDocument):
+        elif isinstance(graph[stage], PinnedFit):
+            yield from store.folders(f"{FITS}/{stage}")
+        elif isinstance(graph[stage], WholeCorpus):
             yield from store.folders(f"stages/{stage}")

@@ -27,14 +27,12 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
-from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import used_halves
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
@@ -67,8 +65,8 @@ class Corpus:
 
 
 @dataclass(slots=True)
-class Run:
-    """What the functions of a stage work with.
+class Run(Reader):
+    """What the functions of a stage work with: it reads the current results.
 
     While `planning`, receipts are those that a run would come to: `foreseen` by stage, None where only a run can tell;
     those of stages that it would not run are as they are.
@@ -153,7 +151,7 @@ class Run:
 
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
-        receipt.save(self.store)
+        save_receipt(self.store, receipt)
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
             # What was current may rest on the result that this one replaces.
@@ -191,34 +189,6 @@ class Run:
     def foresee(self, corpus: Corpus) -> None:
         """Plan on an input as a survey found it."""
         self._corpus = (None, corpus)
-
-    def files(self, stage: str) -> StageFiles:
-        """The results of a per-document stage."""
-        return StageFiles(self.store, stage, self.receipt(stage).key)
-
-    def column(self, stage: str, name: str) -> np.ndarray:
-        """An array of a per-document stage, of all rows of the fragments."""
-        return self.files(stage).column(self.view.documents, name)
-
-    def read(self, stage: str, file: str) -> bytes:
-        """A file of a whole-corpus result."""
-        return self.store.read_verified(self.receipt(stage).files[file])
-
-    def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
-        """The arrays of a file of a whole-corpus result."""
-        return unpack(self.read(stage, file))
-
-    def rows(self, stage: str, file: str) -> list[dict[str, Any]]:
-        """The rows of a file of a whole-corpus result."""
-        return unpack_rows(self.read(stage, file))
-
-    def current_fit(self, stage: str) -> Fit:
-        """The fit that a stage's result names."""
-        return Fit(stage, self.receipt(stage).version, self.receipt(stage).facts["reason"])
-
-    def fit(self, stage: str) -> dict[str, bytes]:
-        """The files of a fit."""
-        return read_fit(self.store, self.current_fit(stage))
 
 
 def _unseen(store: Store, id: str) -> str:
@@ -304,7 +274,8 @@ def run_all(
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
             store.clear_scratch()
-            complete_records(store)
+            if said := mend_state(store):
+                progress.note(said)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
@@ -312,6 +283,7 @@ def run_all(
                     check_settings(run, [*graph.needed(settings), *stages])
             made = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
         retire(store, graph, stages)
+        keep_copy(store)
         return made
 
 

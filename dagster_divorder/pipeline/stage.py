@@ -26,7 +26,7 @@ import xxhash
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import DiskFullError
+from dagster_divorder.errors import DiskFullError, StoreError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.pipeline.per_fragment import (
     WORKER_BYTES,
@@ -37,24 +37,29 @@ from dagster_divorder.pipeline.per_fragment import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
+from dagster_divorder.store.fits import FITS, put_fit, read_fit
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import (
+    Receipt,
+    Result,
+    as_stored,
+    keep_result,
+    load_receipt,
+    load_result,
+    load_state,
+    save_results,
+)
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
 
-ABOUT = "about"
-"""File of a whole-corpus result, written last: its other files, facts and figures."""
-
 SKETCH = "documents.safetensors"
-"""File of every fit: how many documents it was made on, and a sketch of them (`core.sketch`)."""
-
-FITTED = "fitted.json"
+"""File of every fit: a sketch of the documents that it was made on (`core.sketch`)."""
 
 TEXT_OF_A_WORKER = 2 * WORKER_BYTES
 """Bytes of text that are stored, compressed, in about WORKER_BYTES."""
@@ -384,52 +389,26 @@ class WholeCorpus(Stage):
 
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
-        present = run.store.hashed(f"stages/{self.name}/{key}")
-        found, why = self._stored(run, key, present), ""
-        if ABOUT in present:
-            why = self.lacks(run, key) or ("" if found else "files of it are gone")
-        if found and not why:
-            return Decision(scope="nothing", documents=0, why="", receipt=found)
+        result, why = load_result(run.store, self.name, key), ""
+        if result is not None:
+            there = run.store.list(f"stages/{self.name}/{key}")
+            gone = not set(result.files.values()) <= set(there)
+            why = self.lacks(run, key) or ("files of it are gone" if gone else "")
+            if not why:
+                return Decision(scope="nothing", documents=0, why="", receipt=self._receipt(run, result))
         why = why or what_changed(self, run)
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
-    def _stored(self, run: Run, key: str, found: Mapping[str, str]) -> Receipt | None:
-        """The result that is stored under a key in these files, None where not all of it is there."""
-        if ABOUT not in found:
-            return None
-        about = orjson.loads(run.store.read_verified(found[ABOUT]))
-        if not all(name in found for name in about["files"]):
-            return None
-        files = {name: found[name] for name in (*about["files"], ABOUT)}
-        hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
-        version = content_hash(*hashes) if hashes else key
-        return self.receipt(run, key, version, files=files, facts=about["facts"], figures=about["figures"])
+    def _receipt(self, run: Run, result: Result) -> Receipt:
+        parts = {name: getattr(result, name) for name in ("files", "facts", "figures")}
+        return self.receipt(run, result.key, result.version, **parts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         if receipt is None:
             if self.doing:
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
-            key, folder = decision.key, f"stages/{self.name}/{decision.key}"
-            made = self.compute(run)
-            for name, content in made.files.items():
-                if isinstance(content, Mapping):
-                    content = File(pack(content), "safetensors")
-                elif isinstance(content, list):
-                    content = File(pack_rows(content), "parquet")
-                run.store.put_hashed(folder, name, *content)
-            made_now = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
-            about = orjson.dumps(made_now, option=orjson.OPT_SERIALIZE_NUMPY)
-            present = run.store.hashed(folder)
-            # Made again, it is the same result; how much of it was new the first time is kept.
-            if ABOUT not in present or _without_counts(
-                run.store.read_verified(present[ABOUT])
-            ) != _without_counts(about):
-                now = run.store.put_hashed(folder, ABOUT, about, "json")
-                there = run.store.list(folder)
-                run.store.delete(*(of for of in there if of.startswith(f"{folder}/{ABOUT}.") and of != now))
-            receipt = self._stored(run, key, run.store.hashed(folder))
-            assert receipt is not None
+            receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
         self.publish(run, receipt)
         of_all = counts(run.corpus.documents, decision.documents)
         # A result that was made now may say itself how many of its documents are new in it.
@@ -438,27 +417,40 @@ class WholeCorpus(Stage):
             receipt, figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures}
         )
 
+    def _compute_and_keep(self, run: Run, key: str) -> Result:
+        folder, before = f"stages/{self.name}/{key}", load_result(run.store, self.name, key)
+        made = self.compute(run)
+        files = {}
+        for name, content in sorted(made.files.items()):
+            if isinstance(content, Mapping):
+                content = File(pack(content), "safetensors")
+            elif isinstance(content, list):
+                content = File(pack_rows(content), "parquet")
+            files[name] = run.store.put_hashed(folder, name, *content)
+        hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
+        version = content_hash(*hashes) if hashes else key
+        result = as_stored(
+            Result(key=key, version=version, files=files, facts=made.facts, figures=made.figures)
+        )
+        if before and _told(before) == _told(result):
+            # Made again, it is the same result; how much of it was new the first time is kept.
+            result = replace(result, figures=before.figures)
+        keep_result(run.store, self.name, result)
+        return result
 
-def _without_counts(about: bytes) -> dict[str, Any]:
+
+def _told(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a result says of itself, but for how many of its documents were new."""
-    said: dict[str, Any] = orjson.loads(about)
-    return said | {"figures": {name: of for name, of in said["figures"].items() if name not in counts(0, 0)}}
-
-
-class Refit(NamedTuple):
-    """Whether a fit may be made again: `auto` by its own rule of drift, `now` once, `never`; and the setting that says
-    so."""
-
-    when: str
-    setting: str
+    figures = {name: value for name, value in result.figures.items() if name not in counts(0, 0)}
+    return result.facts, figures
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fit as it is stored: its files by name, the number of `documents` that it was made on, and a `sketch` of them,
-    uint64 (m,), rising."""
+    """A fit as it is stored: its result, its files by name, the number of `documents` that it was made on, and a
+    `sketch` of them, uint64 (m,), rising."""
 
-    fit: Fit
+    result: Result
     files: Mapping[str, bytes]
     documents: int
     sketch: np.ndarray
@@ -470,8 +462,12 @@ class PinnedFit(Stage):
     what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
 
     compute: Callable[[Run], Mapping[str, bytes]]
-    refit: Callable[[Settings], Refit]
-    drift: Callable[[Run, Fitted], str | None]
+    refit: FitName | None = None
+    """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
+    rule is `auto`."""
+    can_be_made: Callable[[], bool] = lambda: True
+    """Whether this machine can make the fit again; one that is there stays where it cannot."""
+    drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
     """`drift` looks at the corpus alone: asked once a corpus, not in every run. False where it also looks at settings
@@ -482,91 +478,109 @@ class PinnedFit(Stage):
     kept_by_outcome: bool = False
     """Stages after it depend on what was chosen (a kind of vectors, a number of clusters), not on the fit's hash; their
     results stay when it is made again."""
-    facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
+    facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return _versions_without_corpus(run, self)
 
+    def rule(self, settings: Settings) -> str:
+        """When the fit is made again: `auto`, by its drift; `now`, in this run; `never`."""
+        rule = settings.refit[self.refit] if self.refit else "auto"
+        return rule if rule == "never" or self.can_be_made() else "never"
+
     def decide(self, run: Run) -> Decision:
-        key, refit = self.key(run), self.refit(run.settings)
-        fit = pinned(run.store, self.name, key, refit=refit.when == "now", setting=refit.setting)
-        if refit.when == "now":
-            return self._anew(run, key, f"asked for by {refit.setting}")
-        if fit is None:
+        key, rule = self.key(run), self.rule(run.settings)
+        if rule == "now":
+            return self._anew(run, key, f"asked for by --refit {self.refit}")
+        fitted = load_fitted(run.store, self.name, key, self.refit)
+        if fitted is None:
             return self._anew(run, key, what_changed(self, run))
-        stored = load_fitted(run.store, fit, refit.setting)
         unless = ""
-        if refit.when == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fit)):
-            if why := self.drift(run, stored):
+        if rule == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fitted)):
+            if why := self.drift(run, fitted):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
-        receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
-        if refit.when != "auto":
+        receipt, why = self._receipt(run, fitted), ""
+        if rule != "auto":
             receipt.facts["checked"] = None
-            if run.planning and (drift := self.drift(run, stored)):
-                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+            if run.planning and (drift := self.drift(run, fitted)):
+                why = f"{drift}; divorder run --refit {self.refit} makes it again"
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
-    def _was_checked(self, run: Run, fit: Fit) -> bool:
+    def _was_checked(self, run: Run, fitted: Fitted) -> bool:
         """Whether the last run held this fit against this corpus already."""
         last = load_receipt(run.store, self.name)
         return last is not None and (last.version, last.facts.get("checked")) == (
-            fit.hash,
+            fitted.result.version,
             run.corpus.version,
         )
 
-    def _receipt(self, run: Run, key: str, fit: Fit, facts: Mapping[str, Any]) -> Receipt:
-        about = {"checked": run.corpus.version, "reason": fit.reason}
-        return self.receipt(run, key, fit.hash, files={"fit": fit.folder}, facts={**facts, **about})
+    def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
+        result = fitted.result
+        facts = {**self.facts(run, fitted), "checked": run.corpus.version, "reason": result.facts["reason"]}
+        return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         if receipt is None:
             run.progress.note(f"{self.doing or self.name} ({decision.why})")
-            key, setting = decision.key, self.refit(run.settings).setting
-            before = pinned(run.store, self.name, key, refit=True, setting=setting)
-            files = {**self.compute(run), **_about_documents(run)}
-            fit = pin(run.store, self.name, key, files, decision.why)
-            if before and before.hash != fit.hash:
+            ids = sketch(run.corpus.ids())
+            files = {**self.compute(run), SKETCH: pack({"ids": ids})}
+            folder = put_fit(run.store, self.name, files)
+            about = {"documents": run.corpus.documents, "reason": decision.why}
+            result = fit_result(decision.key, folder, about)
+            before = load_result(run.store, self.name, decision.key)
+            keep_result(run.store, self.name, result)
+            if before and before.version != result.version:
                 _remove_replaced(run, self, before)
-            receipt = self._receipt(run, key, fit, self.facts(run, files))
+            receipt = self._receipt(run, Fitted(result, files, run.corpus.documents, ids))
         documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
         return replace(receipt, figures={**figures, **counts(documents, decision.documents)})
 
 
-def _about_documents(run: Run) -> dict[str, bytes]:
-    about = {"documents": run.corpus.documents}
-    return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids())})}
+def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
+    """The result of a fit whose files lie in a folder."""
+    return Result(key=key, version=folder.rpartition("/")[2], files={"fit": folder}, facts=dict(facts))
 
 
-def load_fitted(store: Store, fit: Fit, setting: str = "") -> Fitted:
-    """A fit out of the store.
+def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
+    """The fit of a stage under a key, None where there is none. `name` is the one by which `--refit` asks for another.
 
     Raises:
-        StoreError: a file of it is missing or altered.
+        StoreError: a file of it is missing or altered. Where no setting asks for another fit, deleting the folder of
+            all fits of the stage does.
     """
-    files = read_fit(store, fit, setting)
-    documents = int(orjson.loads(files[FITTED])["documents"])
-    return Fitted(fit, files, documents, unpack(files[SKETCH])["ids"])
+    result = load_result(store, stage, key)
+    if result is None:
+        return None
+    try:
+        files = read_fit(store, result.files["fit"], name)
+    except StoreError:
+        if name or f"{FITS}/{stage}" in store.folders(FITS):
+            raise
+        return None
+    return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
 
 
-def _remove_replaced(run: Run, fitted: PinnedFit, before: Fit) -> None:
+def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
     """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
-    may replace one every few days."""
+    may replace one every few days. Files of fits go with `pipeline.retire`."""
+    results = load_state(run.store).results
     # Under other settings the same fit may have been found.
-    if not drop_unpinned(run.store, before) or fitted.kept_by_outcome:
+    if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
         return
     for stage in run.graph.values():
         last = load_receipt(run.store, stage.name)
-        if last is None or last.upstream.get(fitted.name) != before.hash:
+        if last is None or last.upstream.get(fitted.name) != before.version:
             continue
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
-            unpin(run.store, stage.name, last.key)
+            left = [result for result in results.get(stage.name, []) if result.key != last.key]
+            save_results(run.store, stage.name, left)

@@ -1,7 +1,7 @@
 """Has the input changed since the last run read it, and may a run start? What the sensor of `defs.automation` asks.
 
 Times and sizes come first: where no file's differ from those of the last look that was answered, nothing is read. A
-change has to be still for `automation.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
+change has to be still for `advanced.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
 the input is held against the file states of the last run: where every byte is what that run read (a file was touched,
 or someone has run the pipeline by hand meanwhile), no run is needed. A first look, which knows no times, does so at
 once.
@@ -35,8 +35,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sources import Source, identity, open_source
+from dagster_divorder.store.state import load_receipt
 
 CONTENT_BYTES = 2 << 30
 """A larger input is not hashed to see whether a change is one: a look has to end within a minute on a slow disk too."""
@@ -121,10 +121,10 @@ def check_input(
         return Outcome(False, f"no change in {_count(files)} since the last run", answered)
     if state != cursor.noticed or now < cursor.since:
         cursor = replace(cursor, noticed=state, since=now)
-    settling = cursor.since + settings.automation.settle_seconds - now
+    settling = cursor.since + settings.advanced.settle_seconds - now
     if settling > 0:
         what = _few(changes) or f"times of {_count(files)}"
-        wait = f"a run starts once the input has been still for {settings.automation.settle_seconds:g} s"
+        wait = f"a run starts once the input has been still for {settings.advanced.settle_seconds:g} s"
         return Outcome(False, f"changed: {what}; {wait}", cursor, settling)
     changes = changes or _changed_contents(files, read or [])
     unfinished = None if changes else _unfinished(settings)

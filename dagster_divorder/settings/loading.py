@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import difflib
 import glob
+import json
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, permutations
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import EnvSettingsSource
-from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings.model import ENV_PREFIX, Settings
+from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
+from dagster_divorder.settings.renamed import RENAMED, renamed
 
+ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
 
@@ -163,22 +165,25 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the environment sets, over the `data` of the file."""
-    source = EnvSettingsSource(Settings)
-    source.env_vars = {name.lower(): value for name, value in environ.items()}
-    try:
-        given = source()
-        if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
-            key = min(given["input"])
-            raise SettingsError(
-                f"environment variable {ENV_PREFIX}INPUT__{key.upper()} sets {key} of one input, and the file has "
-                f"[[input]] blocks; set it there, or all of them in {ENV_PREFIX}INPUT, a JSON list"
-            )
-        return given
-    except PydanticSettingsError as error:
+    """What the environment sets, over the `data` of the file: lists, tables and whole sections as JSON."""
+    given: dict[str, Any] = {}
+    for name, text in sorted((name.lower(), text) for name, text in environ.items()):
+        if not name.startswith(ENV_PREFIX.lower()) or name == CONFIG_VARIABLE.lower():
+            continue
+        value: Any = text
+        if text.lstrip().startswith(("[", "{")):
+            with suppress(ValueError):
+                value = json.loads(text)
+        for key in reversed(name.removeprefix(ENV_PREFIX.lower()).split("__")):
+            value = {key: value}
+        given = _merge(given, value)
+    if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
+        key = min(given["input"])
         raise SettingsError(
-            f"environment: {error}; a whole section is JSON, a single key is {ENV_PREFIX}<SECTION>__<KEY>"
-        ) from None
+            f"environment variable {ENV_PREFIX}INPUT__{key.upper()} sets {key} of one input, and the file has "
+            f"[[input]] blocks; set it there, or all of them in {ENV_PREFIX}INPUT, a JSON list"
+        )
+    return given
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,8 +199,12 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         upper = name.upper()
         if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
             continue
-        section = upper.removeprefix(ENV_PREFIX).split("__")[0].lower()
-        if section not in Settings.model_fields:
+        key = upper.removeprefix(ENV_PREFIX).lower().replace("__", ".")
+        if problem := renamed(key):
+            raise SettingsError(f"environment variable {name}: {problem}")
+        section = key.split(".")[0]
+        # Keys of a section that there was are named by their new names, once they are read.
+        if section not in {*Settings.model_fields, *(old.split(".")[0] for old in RENAMED)}:
             raise SettingsError(
                 f"environment variable {name} is no setting: unknown section {section!r}"
                 f"{_nearest(section, Settings.model_fields)}"
@@ -248,13 +257,15 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
         for inside, problem, message in _of_one_type(place, problems):
-            key = ".".join(map(str, inside))
+            key = ".".join(str(part) for part in inside if part != "[key]")
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
             else:
                 # What is wrong with a whole section its message says.
                 whole = len(inside) == 1 and isinstance(problem["input"], dict)
                 value = "" if whole else f" = {problem['input']!r}"
+                if isinstance(problem["input"], str) and message.endswith(("a list", "a table")):
+                    message += ", in the environment as JSON"
                 lines.append(f"{block}{key}{value}: {message}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, WrapValidator, field_serializer, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WrapValidator,
+    field_serializer,
+    model_validator,
+)
 
+from dagster_divorder.core.order import STRATEGIES, Strategy
+from dagster_divorder.core.order.strategies import check_follows_targets
+from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings.renamed import refuse_renamed
 from dagster_divorder.settings.sections import (
     KINDS,
-    Animation,
+    RULES,
+    Advanced,
     AriComparison,
-    Automation,
-    ClusterMap,
     Clusters,
     Comparison,
     Deep,
@@ -21,6 +31,7 @@ from dagster_divorder.settings.sections import (
     Engine,
     Evidence,
     Exports,
+    FitName,
     Gradients,
     Heldout,
     Input,
@@ -31,6 +42,7 @@ from dagster_divorder.settings.sections import (
     Order,
     Output,
     Packing,
+    Rules,
     Selection,
     Sequence,
     Store,
@@ -39,46 +51,44 @@ from dagster_divorder.settings.sections import (
     trained_order,
 )
 
-if TYPE_CHECKING:
-    from dagster_divorder.core.order import Strategy
 
-ENV_PREFIX = "DIVORDER_"
-
-
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: Annotated[Input, WrapValidator(one_or_several)] = Input()
-    store: Store = Store()
+    output: Output = Output()
+    exports: Exports = Exports()
+    sequence: Sequence = Sequence()
+    order: Order = Order()
+    packing: Packing = Packing()
+    clusters: Clusters = Clusters()
     model: Model = Model()
     embedding: Embedding = Embedding()
     deep: Deep = Deep()
-    gradients: Gradients = Gradients()
-    ari_comparison: AriComparison = AriComparison()
-    k_calibration: KCalibration = KCalibration()
-    clusters: Clusters = Clusters()
-    cluster_map: ClusterMap = ClusterMap()
     mixing: Mixing = Mixing()
     heldout: Heldout = Heldout()
     selection: Selection = Selection()
-    order: Order = Order()
-    packing: Packing = Packing()
-    sequence: Sequence = Sequence()
-    comparison: Comparison = Comparison()
-    evidence: Evidence = Evidence()
-    output: Output = Output()
-    exports: Exports = Exports()
-    animation: Animation = Animation()
+    gradients: Gradients = Gradients()
+    store: Store = Store()
     engine: Engine = Engine()
-    automation: Automation = Automation()
+    refit: Rules = RULES
+    """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
+    rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
+    comparison: Comparison = Comparison()
+    ari_comparison: AriComparison = AriComparison()
+    k_calibration: KCalibration = KCalibration()
+    evidence: Evidence = Evidence()
+    advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
+    """Of every random choice; another seed gives another order that is just as good."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, given: Any) -> Any:
+        refuse_renamed(given)
+        return given
 
     @field_serializer("input", mode="wrap")
     def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
@@ -104,8 +114,6 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _targets_are_followed(self) -> Self:
         if self.order.targets:
-            from dagster_divorder.core.order.strategies import check_follows_targets
-
             check_follows_targets("order.strategy", self.order.strategy)
             # As they are packed, sequences follow as their documents do.
             if self.sequence.strategy != "original":
@@ -123,8 +131,6 @@ class Settings(BaseSettings):
             *self.comparison.sequences,
             *self.trained_strategies,
         ]
-        from dagster_divorder.core.order.strategy import nearest
-
         try:
             declared = {option for name in used for option in self.strategy(name).options}
         except InputError as error:
@@ -140,22 +146,8 @@ class Settings(BaseSettings):
             )
         return self
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword arguments alone decide when Python builds the object; load_settings hands in file and environment."""
-        return (init_settings,)
-
     def strategy(self, name: str) -> Strategy:
         """A strategy with those of `order.options` that it declares."""
-        from dagster_divorder.core.order import STRATEGIES
-
         given = self.order.options
         own = STRATEGIES[name].option_names(given)
         return STRATEGIES[name].with_options(**{key: given[key] for key in own if key in given})
@@ -178,6 +170,16 @@ class Settings(BaseSettings):
         """What decides the orders of a strategy here: its options, and from the second on its version."""
         strategy = self.strategy(name)
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
+
+    def refitting(self, *fits: FitName) -> Self:
+        """These settings for one run that makes some fits again, whatever their rules.
+
+        Raises:
+            InputError: one is no fit.
+        """
+        for fit in fits:
+            one_of("refit", fit, RULES)
+        return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
 
     @property
     def within_key(self) -> dict[str, Any]:
@@ -202,8 +204,6 @@ class Settings(BaseSettings):
     @property
     def trained_strategies(self) -> list[str]:
         """Strategies that `evidence.orders` name."""
-        from dagster_divorder.core.order import STRATEGIES
-
         if self.evidence.tokens is None:
             return []
         orders = map(trained_order, self.evidence.orders)
@@ -231,12 +231,7 @@ class Settings(BaseSettings):
         return self.deep.model or self.model.base
 
     @property
-    def deep_revision(self) -> str | None:
-        """Revision of `deep_model`."""
-        return self.deep.revision if self.deep.model else self.model.revision
-
-    @property
     def components(self) -> dict[str, int]:
         """Principal components by kind of vectors, 0 for all dimensions."""
-        components = dict.fromkeys(KINDS, self.embedding.pca)
-        return components if self.deep.pca is None else {**components, "deep": self.deep.pca}
+        given = self.embedding.pca
+        return dict.fromkeys(KINDS, 0) | (given if isinstance(given, dict) else dict.fromkeys(KINDS, given))

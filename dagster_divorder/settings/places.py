@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import PlainValidator
-
-from dagster_divorder.errors import InputError
 
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
@@ -132,39 +129,10 @@ def why_unusable(path: str) -> str | None:
     return None
 
 
-def cache_folder() -> Path:
-    """The folder of this user for what can be made again: divorder in $XDG_CACHE_HOME, else in ~/.cache; where that
-    cannot be written to, as in many containers, divorder-UID in the temporary folder.
-
-    Raises:
-        InputError: neither can be written to, or the one in the temporary folder is another user's.
-    """
-    try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        if _is_writable(home / "divorder"):
-            return home / "divorder"
-    except RuntimeError:  # a user without a home
-        pass
-    try:
-        folder = Path(tempfile.gettempdir(), f"divorder-{os.getuid()}")
-        # What lies there is trusted, compiled code among it.
-        if _is_writable(folder) and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-            return folder
-    except OSError:  # no temporary folder at all
-        folder = Path("the temporary folder")
-    raise InputError(
-        f"neither the home folder nor {folder} can be written to by this user alone; expected a folder for caches: set "
-        "XDG_CACHE_HOME to one"
-    )
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+def id_and_revision(model: str) -> tuple[str, str | None]:
+    """A model as settings name it, and the revision behind its Hugging Face id; None where there is none."""
+    name, _, revision = model.partition("@")
+    return (model, None) if os.path.isabs(model) or not revision else (name, revision)
 
 
 def no_empty_path(value: Any) -> Any:

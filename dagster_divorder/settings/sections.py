@@ -20,8 +20,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import NoDecode
 
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
@@ -60,26 +60,28 @@ class _Section(BaseModel):
 
 
 class Input(_Section):
-    paths: Annotated[
-        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
-    ] = ("data/sample/docs.jsonl",)
+    """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
+    fields; one order holds all of them."""
+
+    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = (
+        "data/sample/docs.jsonl",
+    )
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
     (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
-    """Field (column) that holds a document's text. Any field may be named by the way to it through objects (structs):
-    `meta.pile_set_name`; one whose own name is that comes first."""
-    source_field: str | None = Field(None, min_length=1)
-    """Field shown as `source` in results; also usable as a trait by its own name."""
-    source: str | None = Field(None, min_length=1)
-    """In an [[input]] block, in place of source_field: the source of all records of this input."""
-    id_field: str | None = Field(None, min_length=1)
-    """Field of your own ids, strings or whole numbers: shown as `id` wherever documents are named, and a name that
-    vectors of your own may be joined by."""
+    """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
+    a field with exactly that name comes first."""
+    source_field: str | None = Field(None, examples=["source"], min_length=1)
+    """Field shown as `source` in results; also usable as a trait, by its own name."""
+    source: str | None = Field(None, examples=["books"], min_length=1)
+    """Source of all records of an [[input]] block, in place of source_field."""
+    id_field: str | None = Field(None, examples=["id"], min_length=1)
+    """Field of your own ids, strings or whole numbers. Results show it as `id`, and vectors of your own may be joined
+    by it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """A run fails before it stores anything when a larger share of the records is refused."""
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
-    """A larger record is refused, and a larger line never held whole; more memory, up to ten times as much, as it
-    rises."""
+    """A larger record is refused, and never held in memory whole; memory rises with it, up to ten times as much."""
 
     @field_validator("paths")
     @classmethod
@@ -169,24 +171,27 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
 
 
 class Store(_Section):
+    """Where fragments, results and fits are kept: one store a corpus."""
+
     path: StorePlace = Path("data/store")
-    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits; can be deleted at the price of
+    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits. You can delete it at the price of
     computing everything again."""
     wait: bool = True
-    """A second run on the same store waits for the first one to end; false: it fails at once."""
-    cache: FolderPath | None = None
-    """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
-    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
+    """A second run on the same store waits until the first one ends; false: it fails at once."""
+    cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
+    """Folder for local copies of the files of a store on objects, shared by stores and runs. Unset: divorder in
+    $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
     cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
-    """About how much these copies take before the least recently used go; fewer downloads as it rises."""
+    """About how many bytes these copies take; the least recently used go first. Fewer downloads as it rises."""
 
 
 class Output(_Section):
+    """The curated corpus: the records in their order."""
+
     path: OutputPlace = Path("data/curated")
-    """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus: this store's own, in which no other files of
-    the same names lie."""
+    """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus. It belongs to this store alone."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    """auto writes the input's own kind, byte for byte."""
+    """auto writes the input's own kind, byte for byte; jsonl or parquet writes that."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
     sidecars: bool = False
@@ -197,26 +202,11 @@ class Output(_Section):
 
 
 class Model(_Section):
-    base: str = Field("bootstrap", min_length=1)
-    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
-    revision: str | None = Field(None, min_length=1)
-    """Of a Hugging Face id: the branch, tag or commit to use; a commit pins what the Hub serves. Unset: its main
-    branch, whatever that is on the day."""
-    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
-    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
-    dim: int = Field(128, ge=2, le=8192)
-    """Width of the bootstrap table."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now trains the bootstrap (and the pooling weights) again, auto once hardly any of the documents that it was made
-    on are left; everything after it is then computed again."""
+    """The model that the corpus is for, or one that is trained here."""
 
-    @model_validator(mode="after")
-    def _revision_of_an_id(self) -> Self:
-        if self.revision and self.base == "bootstrap":
-            raise ValueError(
-                'revision names a state of a Hugging Face id, and base is "bootstrap"; remove it'
-            )
-        return self
+    base: str = Field("bootstrap", min_length=1)
+    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download). Behind an id
+    may stand a branch, tag or commit: `org/name@revision`; a commit pins what the Hub serves."""
 
 
 Kind = Literal["shallow", "deep", "external"]
@@ -224,23 +214,28 @@ Kind = Literal["shallow", "deep", "external"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
+Components = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 class Embedding(_Section):
+    """The vectors that documents are clustered by."""
+
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
-    texts, else shallow (the second of ari_comparison.spaces, else the first)."""
+    your own, from `path`; auto: the second of ari_comparison.spaces if ari_comparison finds that it sees other
+    structure and tells as much of the texts, else the first."""
     pooling: Literal["mean", "idf"] = "idf"
-    """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
-    by measurement)."""
-    path: FolderPath | None = None
-    """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
-    vector)."""
+    """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
+    centres the vectors (better by measurement)."""
+    path: FolderPath | None = Field(None, examples=["vectors.npy"])
+    """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
+    and a vector)."""
     nan_as_zero: bool = False
-    """Of external ones: a row that holds NaN counts as a vector of zeros, a document without direction; false: it is an
+    """A row of external vectors that holds NaN counts as a zero vector, a document without direction; false: it is an
     error."""
-    pca: int = Field(0, ge=0, le=MAX_COUNT)
+    pca: Components | dict[Kind, Components] = 0
     """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
-    dimensions are kept."""
+    dimensions are kept. { deep = 50 }: of one kind alone (shallow, deep or external)."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -250,61 +245,43 @@ class Embedding(_Section):
 
 
 class Deep(_Section):
-    model: str | None = Field(None, min_length=1)
-    """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
-    revision: str | None = Field(None, min_length=1)
-    """As model.revision, of deep.model."""
+    """deep_embeddings: hidden states of a model as vectors."""
+
+    model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
+    """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
-    """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
-    sentence-transformers), else mean."""
+    """What of the last hidden states makes a vector: their mean, the last one, or that of the first token (cls). auto
+    is what the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens of a document that the model sees at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
     """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
     book counts, at its price."""
-    pca: int | None = Field(None, ge=0, le=MAX_COUNT)
-    """Principal components of the deep vectors alone; unset: as embedding.pca."""
-    stored: Literal["float32", "float16"] = "float32"
-    """float16 halves the disk at some 3 digits."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
-    float32."""
+    """Number type of the forward pass: float32, bfloat16 or float16; auto: the checkpoint's own on a GPU; on a CPU
+    bfloat16 where that is fast (AMX), else float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now trains the decoder again, auto once hardly any of the documents that it was made on are left."""
-    train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
-    rises."""
-
-    @model_validator(mode="after")
-    def _revision_of_an_id(self) -> Self:
-        if self.revision and self.model in (None, "bootstrap"):
-            raise ValueError(
-                f"revision names a state of a Hugging Face id, and model is {self.model or 'unset'}; remove it "
-                "(model.revision is that of model.base)"
-            )
-        return self
 
 
 class Gradients(_Section):
-    model: str | None = Field(None, min_length=1)
-    """Hugging Face id or directory of a causal language model, or `bootstrap`; named, gradient_embeddings is made
-    whether a selection needs it or not. Unset: the model of deep_embeddings."""
+    """gradient_embeddings: what a document would change in a causal language model."""
+
+    model: str | None = Field(None, examples=["Qwen/Qwen3-0.6B-Base"], min_length=1)
+    """Hugging Face id or directory of a causal language model, or `bootstrap`. If it is set, gradient_embeddings is
+    made even if no selection needs it. Unset: the model of deep_embeddings."""
     layers: int = Field(2, ge=1, le=4096)
-    """Its last blocks, of whose parameters gradients are taken; nearer to those of the whole model at more time as it
-    rises."""
+    """Blocks, from the last one, whose parameters gradients are taken of; nearer to the gradients of the whole model,
+    at more time, as it rises."""
     max_tokens: int = Field(768, ge=2, le=MAX_COUNT)
-    """Tokens of a document that count, its first ones: length alone then makes fewer documents differ."""
+    """Tokens of a document that count, from its beginning: so fewer documents differ by length alone."""
     dims: int = Field(1024, ge=1, le=1 << 16)
     """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
-    stored: Literal["float32", "float16"] = "float32"
-    """float16 halves the disk at some 3 digits."""
 
 
 class Clusters(_Section):
+    """The topics."""
+
     k: int | Literal["auto"] = Field(30)
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends, or 30 where no number is clear (the nearest to it of those tried)."""
@@ -314,8 +291,6 @@ class Clusters(_Section):
     metric: Literal["cosine", "euclidean"] = "cosine"
     """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
     euclidean: as they are, the papers' way."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
 
     @field_validator("k")
     @classmethod
@@ -326,16 +301,10 @@ class Clusters(_Section):
 
 
 class KCalibration(_Section):
+    """k_calibration: how many clusters."""
+
     values: tuple[int, ...] = (5, 10, 15, 20, 30, 50, 75, 100)
-    """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear which is best."""
-    fits: int = Field(3, ge=2, le=100)
-    """Clusterings of each, from other seeds and documents: a steadier recommendation at more time as it rises."""
-    sample: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that the silhouette is computed on; 0: all of them."""
-    refresh: float = Field(0.2, ge=0, le=1)
-    """Calibrates again once more than this share of the documents has changed; 0: on every change."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto goes by `refresh`; now calibrates again, never keeps the first table."""
+    """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear it is which is best."""
 
     @field_validator("values")
     @classmethod
@@ -350,15 +319,11 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
+    """ari_comparison: whether two kinds of vectors see the same topics."""
+
     spaces: tuple[Kind, Kind] = ("shallow", "deep")
-    """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
-    using."""
-    sample: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that the silhouettes are computed on; 0: all of them."""
-    refresh: float = Field(0.2, ge=0, le=1)
-    """Compares again once more than this share of the documents has changed; 0: on every change."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto goes by `refresh`; now compares again, never keeps the first comparison."""
+    """Two kinds of vectors (shallow, deep, external): does the second hold other structure than the first, and is it
+    worth using?"""
 
     @field_validator("spaces")
     @classmethod
@@ -368,29 +333,23 @@ class AriComparison(_Section):
         return spaces
 
 
-class ClusterMap(_Section):
-    sample: int = Field(20_000, ge=1, le=MAX_COUNT)
-    """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
-    refit: Literal["auto", "now", "never"] = "never"
-    """now fits the map again, auto once hardly any of its documents are left; else documents that came later are
-    placed on the first one, and the others stay."""
-
-
 class Mixing(_Section):
+    """How often each record is trained on (docs/mixing.md)."""
+
     trait: str = Field("source", min_length=1)
-    """Whose values have a share each in what is trained on: `cluster`, or a field of the input. Balanced like those of
-    `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
+    """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
+    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
     weights: (
         Literal["natural", "sqrt", "temperature", "unimax"] | dict[str, Annotated[float, Field(ge=0)]] | None
-    ) = None
-    """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to
-    the power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value
-    that has fewer tokens is read again, one that has more only in part. Unset: every record once."""
+    ) = Field(None, examples=["temperature"])
+    """Shares of the tokens. A table of them; natural: as in the corpus; temperature: in proportion to the corpus's
+    share to the power of `exponent`; sqrt: the same with 0.5; unimax: equal ones, but none more than `max_repeats`
+    times. A value with too few tokens is read again, one with too many only in part. Unset: every record once."""
     exponent: float = Field(0.3, gt=0, le=1)
-    """Of `temperature`: 1 is natural, and shares become equal as it falls."""
-    total_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Exponent of `temperature`: 1 is natural, and shares become equal as it falls."""
+    total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch; unset: as many as the values with a share have."""
-    max_repeats: int | None = Field(None, ge=1, le=10_000)
+    max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
 
     @field_validator("weights")
@@ -419,12 +378,14 @@ class Mixing(_Section):
 
 
 class Heldout(_Section):
-    share: float | None = Field(None, gt=0, le=0.5)
+    """Documents to validate on, kept out of training with their copies and near copies."""
+
+    share: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
     """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
     They stay the same when data is appended."""
-    paths: Annotated[
-        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
-    ] = ()
+    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = Field(
+        (), examples=[["validation.jsonl"]]
+    )
     """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
     out of training."""
 
@@ -438,36 +399,31 @@ class Heldout(_Section):
 
 
 class Selection(_Section):
+    """Which documents are trained on (docs/decisions/selection.md)."""
+
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
-    """Which documents are trained on. none: all; spokes: those that together are the most diverse, and of quality;
-    quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most; with
-    order.separate_copies = "near" of near copies, too."""
-    documents: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """none: all documents; spokes: the most diverse together, weighed with quality; quality: the best; semdedup: those
+    farthest from similar ones; random. Of equal texts at most one record is chosen; with order.separate_copies = "near"
+    of near copies, too."""
+    documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
     """How many are chosen."""
-    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
-    """In place of `documents`: tokens of what is chosen, of which only what no whole document fits into is left."""
+    tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
+    """Tokens of what is chosen, in place of `documents`; what no whole document fits into stays empty."""
     vectors: Literal["gradient", "deep", "shallow"] = "gradient"
-    """By which documents are alike, as <vectors>_embeddings makes them; gradient: by what a model learns from them."""
-    quality: str | None = Field(None, min_length=1)
+    """What documents are compared by: shallow or deep vectors, as in embedding.kind, or what a model learns from them
+    (gradient), as <vectors>_embeddings makes them."""
+    quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
-    What is higher is better, from 0 on."""
-    min_quality: float | None = Field(None, ge=0)
-    """Records of less quality, or of none, are never chosen; a budget that the others do not fill takes all of them.
+    Higher is better, from 0 on."""
+    min_quality: float | None = Field(None, examples=[0.5], ge=0)
+    """Records of less quality, or of none, are never chosen; if the others do not fill the budget, all of them are.
     With method = "quality" it needs no budget."""
     alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
-    """Of spokes: how much quality counts beside diversity, from 0 to 1; a thousandth may be much. Of several the first
-    is used, and a table and a plot compare them, and all methods."""
+    """How much quality counts beside diversity, from 0 to 1, for spokes; a thousandth may be much. Of several numbers
+    the first is used, and a table and a plot compare them and all methods."""
     partitions: int = Field(1, ge=1, le=1024)
-    """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all,
-    as it rises."""
-    steps: int = Field(20, ge=1, le=1000)
-    """Passes over the vectors at most."""
-    rate: float = Field(1.0, gt=0, le=10)
-    """Length of a step: up to 1 none overshoots; fewer steps, and less surely, as it rises."""
-    tolerance: float = Field(1e-4, ge=0, le=1)
-    """Steps end when the objective changes by no more than this."""
-    start: Literal["uniform", "quality"] = "uniform"
-    """Weights before the first step: all the same, or in proportion to quality."""
+    """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all
+    documents, as it rises."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -490,7 +446,6 @@ class Selection(_Section):
         needing = {
             'method is "quality"': self.method == "quality",
             f"alpha is {self.alpha}": any(self.alphas),
-            'start is "quality"': self.start == "quality",
             f"min_quality is {self.min_quality}": self.min_quality is not None,
         }
         if self.quality is None and any(needing.values()):
@@ -524,8 +479,6 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    from dagster_divorder.core.order import STRATEGIES
-
     if name not in STRATEGIES:
         raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
     return name
@@ -533,8 +486,6 @@ def _known_strategy(name: str) -> str:
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    from dagster_divorder.core.order import STRATEGIES
-
     return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
 
 
@@ -542,9 +493,11 @@ Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
 class Order(_Section):
+    """The order of the documents."""
+
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
@@ -552,28 +505,27 @@ class Order(_Section):
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
     predict), or any field of the input."""
     within: float = Field(1.0, ge=0.0, le=1.0)
-    """Of documents: 1 brings more topics into each packed sequence; 0 brings windows of whole documents, as
-    curated.jsonl has them, nearer the mix. Long documents decide how far the two differ."""
+    """What the order of documents aims at. 1: more topics in each packed sequence; 0: windows of whole documents, as in
+    curated.jsonl, nearer the mix. The more tokens long documents have, the more the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    refit: Literal["auto", "now", "never"] = "auto"
-    """auto cuts the bins again when the corpus has doubled or a bin's share leaves its band; never keeps the first
-    ones. (And counts anew for `difficulty`.)"""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
-    is ordered so that the whole history nears the mix."""
-    cut: tuple[str, ...] = ()
-    """Ids of documents, your own or record ids, of which nothing more is packed: none of their tokens come after what
-    is frozen. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
+    """Tokens that a trainer has consumed of the last output. Its beginning stays as it is, and everything after it is
+    ordered so that the whole history nears the mix."""
+    cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
+    """Ids of documents, your own or record ids, that are packed no more: none of their tokens come after the frozen
+    beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
     `divorder cut` names those that some steps have read."""
     separate_copies: bool | Literal["near"] = False
-    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch;
-    near: near copies, too, of which a choice (selection.method) then takes one at most."""
+    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch;
+    near: near copies, too, and a choice (selection.method) takes at most one of them."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
-    """Records that are ordered as one, with some 300 bytes of memory each. More of them are dealt to equal shards, each
-    of the corpus's own mix, which are ordered and packed apart and then follow one another; prefixes stray a little
+    """Records that are ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards,
+    each with the corpus's mix, that are ordered and packed apart and follow one another; prefixes stray a little
     further from the mix as it falls."""
-    targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
+    targets: dict[str, dict[str, tuple[float, ...]]] = Field(
+        default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
+    )
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
 
     @model_validator(mode="before")
@@ -601,17 +553,21 @@ class Order(_Section):
 
 
 class Packing(_Section):
+    """How documents are packed into sequences."""
+
     method: Literal["concat", "best_fit", "related"] = "concat"
     """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
     similar documents into one sequence."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. Sequences
-    hold more topics as it falls, and less long context."""
+    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. As it falls,
+    sequences hold more topics and less long context."""
     end_of_text: bool = False
     """Count one end-of-text token after every document."""
 
 
 class Sequence(_Section):
+    """The training sequences and their order."""
+
     length: int = Field(8192, ge=1, le=1 << 31)
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
@@ -619,31 +575,30 @@ class Sequence(_Section):
     strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
-    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits: what is
-    alike in every trait still differs in them; 0: none."""
+    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that
+    sequences with equal traits spread by content, too; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
-    """Orders of the sequences, one an epoch, each another."""
+    """Orders of the sequences: a different one for each epoch."""
 
 
-def _known_format(name: str) -> str:
-    from dagster_divorder.write.exports import FORMATS
-
-    if name not in FORMATS:
-        raise ValueError(f"Input should be one of {', '.join(sorted(FORMATS))}")
-    return name
+Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
+"""Names of the export formats, as `write.exports.FORMATS` has them."""
 
 
 class Exports(_Section):
-    formats: tuple[Annotated[str, AfterValidator(_known_format)], ...] = ()
-    """Formats that the training sequences are written in, a folder each below `path`, tokens and all; `text` for
-    trainers that tokenise themselves."""
+    """The training sequences, tokens and all, for trainers (docs/exports.md)."""
+
+    formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
+    """Formats that the training sequences are written in, a folder each below `path`, tokens and all: parquet,
+    megatron, olmo, ds, mds, litdata; text for trainers that tokenise themselves."""
     path: OutputPlace = Path("data/exports")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the exports."""
     shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
     """About how many bytes a file holds; fewer, larger files as it rises. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)
-    """Ranks of a trainer that gives each a contiguous part of the files (torchtitan's map-style datasets, litdata): the
-    rows are laid so that every global batch is the plan's. 1, for all other trainers: rows in the order of training."""
+    """Ranks of a trainer that gives each a contiguous part of the files (torchtitan's map-style datasets, litdata):
+    rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order of
+    training."""
     micro_batch: int = Field(1, ge=1, le=1 << 20)
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
@@ -658,6 +613,8 @@ class Exports(_Section):
 
 
 class Comparison(_Section):
+    """strategy_comparison: every pair of these orders."""
+
     documents: tuple[Strategy, ...] = (
         "original",
         "random",
@@ -725,52 +682,77 @@ def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Evidence(_Section):
-    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
-    """Tokens of an epoch that small models are trained on, the first of the plan, to see what its order does; unset:
-    nothing is trained. Differences come out of the noise as it rises."""
+    """training_evidence (divorder prove): small models trained in several orders (docs/decisions/evidence.md). It
+    needs [heldout]."""
+
+    tokens: int | None = Field(None, examples=[4_000_000], ge=1, le=MAX_COUNT)
+    """Tokens of an epoch, the first of the plan, that small models are trained on to see what its order does; unset:
+    nothing is trained. Differences rise out of the noise as it rises."""
     orders: Annotated[tuple[str, ...], AfterValidator(_trained_orders)] = (
         "original",
         "random_documents",
         "random_sequences",
         "curated",
     )
-    """Orders that are compared; random_sequences, against which all are held, is always among them. Behind any of them,
-    `_apart` stops attention where a document does, in training and in validation; random_sequences_apart then joins."""
+    """Orders that are compared; all are held against random_sequences, which is always among them. With `_apart` behind
+    its name, attention stops where a document does, in training and in validation; random_sequences_apart then
+    joins."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
     epochs: int = Field(2, ge=1, le=100)
-    """How often the tokens are read; the seam between two is where one order shows most."""
+    """How often the tokens are read; orders differ most at the seam between two epochs."""
     seeds: int = Field(3, ge=1, le=100)
-    """Trainings of each order, from other weights and with other shuffles; smaller differences show as it rises."""
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = ()
-    """Each order is trained with each of them; none: the model's own."""
+    """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
+    """Learning rates that each order is trained with; none: the model's own."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """Of the learning rate, after it has risen over the first twentieth."""
-    batch: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """How the learning rate falls once it has risen over the first twentieth: as a cosine; constant: not at all."""
+    batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    budget_seconds: float | None = Field(None, gt=0, le=YEAR_SECONDS)
-    """Tokens are made fewer until all trainings fit into this time, by the speed of a few steps."""
+    budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
+    """Time that all trainings may take, by the speed of a few steps: tokens are made fewer until they fit."""
 
 
-class Animation(_Section):
-    frames: int = Field(600, ge=2, le=10_000)
-    """Pictures of each film; smoother, and longer to draw, as it rises."""
-    fps: int = Field(30, ge=1, le=120)
-    """Pictures a second."""
+FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
+"""What is learnt from the corpus and kept, by the names of `[refit]` and `divorder run --refit NAME`."""
+RULES: dict[FitName, str] = {
+    "model": "never",
+    "decoder": "never",
+    "bins": "auto",
+    "clusters": "auto",
+    "cluster_map": "never",
+    "ari_comparison": "auto",
+    "k_calibration": "auto",
+}
+
+
+def _rule(rule: str) -> str:
+    if rule not in ("auto", "never"):
+        raise ValueError('expected "auto" or "never"; for one run: divorder run --refit NAME')
+    return rule
+
+
+def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
+    return RULES | given
+
+
+Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterValidator(_rules)]
 
 
 class Engine(_Section):
-    """Where the work is done; no result depends on it."""
+    """Where the work is done (docs/cluster.md)."""
 
     kind: Literal["local", "ray"] = "local"
     """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
-    address: str | None = Field(None, min_length=1)
-    """Of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine, else one
-    that is started for the run."""
+    address: str | None = Field(None, examples=["10.0.0.1:6379"], min_length=1)
+    """Address of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine,
+    else one that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes at once, 0 for one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some
-    400 MB each."""
+    """Processes at once, 0: one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some 400 MB
+    each."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where models run and are trained: cpu, cuda or mps; auto takes a GPU where there is one."""
 
     @model_validator(mode="after")
     def _an_address_is_rays(self) -> Self:
@@ -782,10 +764,27 @@ class Engine(_Section):
         return self
 
 
-class Automation(_Section):
+class Advanced(_Section):
+    """What few corpora need."""
+
+    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
+    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
+    token_dims: int = Field(128, ge=2, le=8192)
+    """Width of the bootstrap table."""
+    decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
+    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
+    rises."""
+    stored: Literal["float32", "float16"] = "float32"
+    """How deep and gradient vectors are stored: float32; float16 halves their disk at some 3 digits."""
+    silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
+    """Documents that silhouettes are computed on; 0: all of them."""
+    map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
+    """Documents on the cluster map at most, drawn at random; a fuller map at more time as it rises."""
+    film_frames: int = Field(600, ge=2, le=10_000)
+    """Pictures of each film; smoother, and longer to draw, as it rises."""
     interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
     """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises. Dagster's daemon
     turns every five seconds, and a sensor of five is passed over where a turn comes a moment early."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
-    rises."""
+    """A changed input file has to be still for this long before Dagster's sensor starts a run; fewer runs on
+    half-written files as it rises."""

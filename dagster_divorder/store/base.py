@@ -1,4 +1,4 @@
-"""What a store is, wherever it lies: immutable files by name, pointers that are replaced, and a lease.
+"""What a store is, wherever it lies: immutable files by name, one state that is replaced, and a lease.
 
 Guarantee: a name is either absent or complete, so that neither a killed process nor a full disk leaves a half-written
 file under its name.
@@ -7,37 +7,49 @@ A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<
 file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
 its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
 made again. Since such a name says what is in it, any number of processes may put it: they put the same.
+
+A store is built on a *folder*: what lies at a place. Input is found in folders too, and outputs are written into them.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
+import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import orjson
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
+from dagster_divorder.store.sources import RemoteFile, Source, open_source
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
+STATE = "state.json"
+"""What the stages have made (`store.state`)."""
 LEASE_FILE = "lease"
 TEMPORARY = ".divorder-tmp-"
 """How names of half-written files begin; no other program's do."""
 
 Bytes = bytes | bytearray | memoryview
+Data = Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]
+"""What a file is written of: bytes, chunks of them, or a function that writes to the open file."""
+
+Listed = TypeVar("Listed")
 
 _HASH = "[0-9a-f]{32}"
 _FOLDERS = "|".join(
     [
-        "(views|readings|rejects|schemas)",
+        "(views|readings|rejects|schemas|states)",
         rf"(documents|records/{_HASH})(/index)?",
         r"stages/[a-z_]+(/[\w-]+)?",
     ]
@@ -48,8 +60,8 @@ OURS = re.compile(
             FORMAT_FILE.replace(".", r"\."),
             LEASE_FILE,
             rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
+            STATE.replace(".", r"\."),
             rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",  # pointers
             rf"results/embeddings-{_HASH}\.npy",
             rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
         ]
@@ -58,13 +70,18 @@ OURS = re.compile(
 """Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
 
 
-POINTERS = ("receipts", "history", "outputs", "pins")
-"""Folders of what is replaced in place (`store.pointers`); all else keeps its bytes as long as it keeps its name."""
-
-
 def temporary_name() -> str:
     """A new name for what is half-written or temporary."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
+Check = Callable[[], object]
+"""Raises where what comes next must not be done."""
+
+
+Entry = RemoteFile | Literal["file", "folder", "neither"]
+"""What a name in a folder stands for: a file at a URL is what is known of it, one of this machine just "file". A link
+to nothing, for example, is neither file nor folder."""
 
 
 class Stat(NamedTuple):
@@ -74,15 +91,164 @@ class Stat(NamedTuple):
     modified: float
 
 
+def is_file(entry: Entry) -> bool:
+    return entry not in ("folder", "neither")
+
+
+def source_of(path: str, entry: Entry) -> Source | None:
+    """The file that an entry at a path stands for, None if it is none."""
+    if entry == "file":
+        return Path(path)
+    return entry if isinstance(entry, RemoteFile) else None
+
+
+class Folder(ABC):
+    """A folder at a place. Some verbs take names of its files, which may lie in its neighbour too; what only looks
+    takes the path or URL of anything in it. Another process may write a file that this one publishes, but not into a
+    dataset of the Hub."""
+
+    atomic = False
+    """Whether `publish` changes all files at once."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def where(self, name: str) -> str:
+        return str(file_at(self.place, name))
+
+    @abstractmethod
+    def entry(self, path: str) -> Entry:
+        """What is at a path or URL in this folder; of folders of an object store only `entries` knows.
+
+        Raises:
+            InputError: what is at the URL cannot be reached.
+            OSError: what is at the path cannot be looked at.
+        """
+
+    @abstractmethod
+    def entries(self, path: str) -> dict[str, Entry]:
+        """What the folder at a path or URL in this folder, or beside it, directly holds, by name; empty where there is
+        no such folder.
+
+        Raises:
+            InputError, OSError: as `entry` does.
+        """
+
+    def stats(self, path: str) -> dict[str, Stat]:
+        """Size and date of each file that the folder at a path or URL directly holds, by name."""
+        stats = {}
+        for name, entry in self.entries(path).items():
+            if isinstance(entry, RemoteFile):
+                stats[name] = Stat(entry.size, entry.modified)
+            elif is_file(entry):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    known = os.stat(os.path.join(path, name))
+                    stats[name] = Stat(known.st_size, known.st_mtime)
+        return stats
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
+        return {name: stat.size for name, stat in self._in_both(self.stats).items()}
+
+    def names(self) -> Collection[str]:
+        """Names of whatever is directly in it or in its neighbour."""
+        return self._in_both(self.entries).keys()
+
+    def _in_both(self, look: Callable[[str], Mapping[str, Listed]]) -> dict[str, Listed]:
+        beside = look(str(neighbour(self.place)))
+        return {**look(str(self.place)), **{NEIGHBOUR + name: each for name, each in beside.items()}}
+
+    def source(self, name: str) -> Source:
+        """
+        Raises:
+            FileNotFoundError: there is no such file at a URL.
+        """
+        source = source_of(self.where(name), self.entry(self.where(name)))
+        if source is None:
+            raise FileNotFoundError(f"there is no {self.where(name)}")
+        return source
+
+    def open(self, name: str) -> IO[bytes]:
+        """
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        return open_source(self.source(name))
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+    def temporary(self) -> list[str]:
+        """Names of what is half-written in it, by this process or by any other."""
+        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the folder."""
+
+    @abstractmethod
+    def create(
+        self, name: str, temporary: str, *, lasting: bool = True
+    ) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
+        end."""
+
+    @abstractmethod
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+        """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
+        the stale ones. `check` is called before each step, and stops it by raising."""
+
+    def write(self, files: Mapping[str, Data], check: Check = lambda: None) -> None:
+        """Write files, all or none, and publish them, the last one last.
+
+        Raises:
+            StoreError: the disk is full (DiskFullError) or the folder is not writable; what was there is still whole.
+        """
+        staged, last = {name: temporary_name() for name in files}, [*files][-1]
+        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
+        with self.explaining(last, size):
+            try:
+                self.prepare()
+                for name, data in files.items():
+                    with self.create(name, staged[name]) as file:
+                        if callable(data):
+                            data(file)
+                        else:
+                            file.writelines([data] if isinstance(data, Bytes) else data)
+                self.publish(staged, last, (), check)
+            except BaseException:
+                # First, so that the message counts its space as free.
+                with contextlib.suppress(OSError):
+                    self.delete(staged.values())
+                raise
+            finally:
+                self.release()
+
+    @abstractmethod
+    def delete(self, names: Collection[str]) -> None:
+        """Remove files, those that are there; from a dataset that is prepared, when it is published."""
+
+    def release(self) -> None:  # noqa: B027
+        """Give back what this process holds for it, once nothing more is written."""
+
+    @abstractmethod
+    def explaining(
+        self, name: str = "", size: int = 0, what: str = "it"
+    ) -> contextlib.AbstractContextManager[None]:
+        """Turns what goes wrong with a file into a StoreError; `what` takes about `size` bytes."""
+
+
 class Store(ABC):
     """A store: one that is new, empty, or a store already, never a place with files of others in it.
 
-    `place` is where it lies, as it was given, for people; `real_place` the same whatever way leads there. A backend is
-    its verbs: `list`, `stats`, `folders`, `read`, `open_file`, `put`, `delete`, `files`, `local` and `lease`.
+    `place` is where it lies, as it was given, for people; `real_place` the same whatever way leads there; `folder` what
+    lies there. A backend is its verbs: `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
     """
 
     place: str
     real_place: str
+    folder: Folder
     about_file: str = FORMAT_FILE
     """Name of the file that says what the store is: of which format and version, and its id."""
 
@@ -96,40 +262,54 @@ class Store(ABC):
             StoreError: the place holds other files, cannot be made or written, or is a store of another version.
         """
 
-    @abstractmethod
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
+        entries = self.folder.entries(self.where(folder)).items()
+        files = [name for name, entry in entries if is_file(entry) and not name.startswith(TEMPORARY)]
+        return [f"{folder}/{name}" for name in sorted(files)]
 
-    @abstractmethod
-    def stats(self, folder: str) -> dict[str, Stat]:
-        """The same files by name, with what is known of each."""
-
-    @abstractmethod
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
+        entries = self.folder.entries(self.where(folder)).items()
+        return sorted(f"{folder}/{name}" for name, entry in entries if entry == "folder")
 
-    @abstractmethod
-    def exists(self, name: str) -> bool: ...
+    def stats(self, folder: str) -> dict[str, Stat]:
+        """What is known of each complete file directly in a folder, by name, sorted."""
+        stats = sorted(self.folder.stats(self.where(folder)).items())
+        return {f"{folder}/{name}": stat for name, stat in stats if not name.startswith(TEMPORARY)}
 
-    @abstractmethod
+    def exists(self, name: str) -> bool:
+        try:
+            return is_file(self.folder.entry(self.where(name)))
+        except OSError:  # what cannot be looked at cannot be read
+            return False
+
     def read(self, name: str) -> bytes:
         """
         Raises:
             DamagedFileError: there is no such file.
         """
+        try:
+            with self.open_file(name) as file:
+                return file.read()
+        except FileNotFoundError:
+            raise self._missing(name) from None
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} cannot be read: {error.strerror}") from error
 
-    @abstractmethod
+    def _missing(self, name: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
+
     def open_file(self, name: str) -> IO[bytes]:
         """A file to read parts of.
 
         Raises:
             OSError or DamagedFileError: there is no such file.
         """
+        return open(self.local(name), "rb")
 
     @abstractmethod
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
         """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
 
     @abstractmethod
@@ -155,7 +335,7 @@ class Store(ABC):
     @abstractmethod
     def lease(
         self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None
-    ) -> AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Hold the store alone.
 
         Raises:
@@ -163,16 +343,15 @@ class Store(ABC):
             StoreError: as `open` does.
         """
 
-    @abstractmethod
-    def check(self) -> None:
-        """See that the lease is still held, before a step that cannot be taken back.
+    def check(self) -> None:  # noqa: B027
+        """See that the lease is still held, before a step that cannot be taken back: that of a folder always is.
 
         Raises:
             LeaseLostError: another run has taken it over.
         """
 
     @abstractmethod
-    def scratch(self, size: int = 0, what: str = "it") -> AbstractContextManager[Path]:
+    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
         """An empty folder on this machine's disk for temporary files, removed at the end. `size` is about how many
         bytes `what` takes, for the message where the disk is full.
 
@@ -197,8 +376,7 @@ class Store(ABC):
     @property
     def id(self) -> str:
         """32 hex digits, drawn when the store was made; empty where there is none yet."""
-        found: str = self._about()["id"] if self.exists(self.about_file) else ""
-        return found
+        return str(self._about()["id"]) if self.exists(self.about_file) else ""
 
     def _about(self) -> dict[str, Any]:
         """What the format file says.
@@ -241,10 +419,10 @@ class Store(ABC):
         Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
         there was promised one.
         """
-        found = _Hashed(self, folder)
+        name_of = _Hashed(self, folder)
         for name in self.list(folder):
-            found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return found
+            name_of.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
+        return name_of
 
     def read_verified(self, name: str) -> bytes:
         """Read a hashed file.
@@ -254,10 +432,10 @@ class Store(ABC):
         """
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
-        found = _hash_of(prefix, extension, data)
-        if found != expected:
+        actual = _hash_of(prefix, extension, data)
+        if actual != expected:
             raise DamagedFileError(
-                f"{self.where(name)} is damaged: its name and content hash to {found}, expected {expected}; "
+                f"{self.where(name)} is damaged: its name and content hash to {actual}, expected {expected}; "
                 "delete the file and run again, it is then made anew",
                 name,
             )
@@ -306,7 +484,7 @@ def checked(name: str, place: str) -> str:
 def json_object(data: bytes) -> dict[str, Any]:
     """The JSON object that bytes hold, an empty one where they hold none."""
     try:
-        found = orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dagster_divorder.caches import cache_folder
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import OBJECT_STORES, cache_folder, checked_url, is_url
+from dagster_divorder.settings.places import OBJECT_STORES, checked_url, is_url
 from dagster_divorder.settings.sections import CACHE_BYTES
 from dagster_divorder.settings.sections import Store as StoreSettings
 from dagster_divorder.store.base import Store

@@ -1,4 +1,4 @@
-"""Folders that outputs and exports are written into: of this machine, of an object store, or in a dataset of the Hub.
+"""Folders of object stores and web servers, and in datasets of the Hub; the folder at any place.
 
 Files are written under temporary names and then published together, one of them, the manifest, last. Names that begin
 with `_/` are of files in the folder's neighbour (store/manifests.py), under temporary names too.
@@ -19,202 +19,38 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from dagster_divorder.errors import StoreError
+from dagster_divorder.errors import DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
-from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.local import explain_os_error, sync_folder
-from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
+from dagster_divorder.store.base import TEMPORARY, Check, Entry, Folder
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import PIECE_BYTES, Source, bucket, open_source, tree_of
+from dagster_divorder.store.sources import PIECE_BYTES, WEB, RemoteFile, bucket, described
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 PART_BYTES, PARTS = 32 << 20, 4
 COPY_BYTES = 5 << 30
 _COPIES = 16
 
-Check = Callable[[], object]
-"""Raises where what comes next must not be done."""
-
-
-class Folder(ABC):
-    """A folder at a place. What is written in another process, into the same place, may be published in this one; but
-    not into a dataset of the Hub."""
-
-    atomic = False
-    """Whether `publish` changes all files at once."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-
-    def where(self, name: str) -> str:
-        return str(file_at(self.place, name))
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
-        return self._in_both(self._sizes)
-
-    def names(self) -> Collection[str]:
-        """Names of whatever is directly in it or in its neighbour."""
-        return self.sizes().keys()
-
-    def _in_both(self, look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-        beside = look(neighbour(self.place))
-        return {**look(self.place), **{NEIGHBOUR + name: found for name, found in beside.items()}}
-
-    @staticmethod
-    @abstractmethod
-    def _sizes(place: Any) -> dict[str, int]:
-        """Bytes of each file that is directly in a folder, by name; empty where there is no folder."""
-
-    @abstractmethod
-    def source(self, name: str) -> Source:
-        """
-        Raises:
-            FileNotFoundError: there is no such file at a URL.
-        """
-
-    def open(self, name: str) -> IO[bytes]:
-        """
-        Raises:
-            OSError: the file cannot be opened.
-        """
-        return open_source(self.source(name))
-
-    def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return file.read()
-
-    def temporary(self) -> list[str]:
-        """Names of what is half-written in it, by this process or by any other."""
-        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make the folder."""
-
-    @abstractmethod
-    def create(
-        self, name: str, temporary: str, *, lasting: bool = True
-    ) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
-        end."""
-
-    @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
-        """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
-        the stale ones. `check` is called before each step, and stops it by raising."""
-
-    @abstractmethod
-    def delete(self, names: Collection[str]) -> None:
-        """Remove files, those that are there; from a dataset that is prepared, when it is published."""
-
-    def release(self) -> None:  # noqa: B027
-        """Give back what this process holds for it, once nothing more is written."""
-
-    @abstractmethod
-    def explaining(
-        self, name: str = "", size: int = 0, what: str = "it"
-    ) -> contextlib.AbstractContextManager[None]:
-        """Turns what goes wrong with a file into a StoreError; `what` takes about `size` bytes."""
+__all__ = ["Folder", "ObjectFolder", "folder_at"]
 
 
 def folder_at(place: Place) -> Folder:
     """The folder at a place, not yet looked at."""
     if isinstance(place, Path):
-        return _LocalFolder(place)
-    return _HubFolder(place) if place.scheme == "hf" else _ObjectFolder(place)
-
-
-class _LocalFolder(Folder):
-    place: Path
-
-    @staticmethod
-    def _sizes(place: Path) -> dict[str, int]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-        return {}
-
-    def names(self) -> Collection[str]:
-        def listed(place: Path) -> dict[str, None]:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return dict.fromkeys(os.listdir(place))
-            return {}
-
-        return self._in_both(listed).keys()
-
-    def source(self, name: str) -> Path:
-        return file_at(self.place, name)
-
-    def prepare(self) -> None:
-        self.place.mkdir(parents=True, exist_ok=True)
-
-    @contextlib.contextmanager
-    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-        path = self.source(temporary)
-        if name.startswith(NEIGHBOUR):
-            path.parent.mkdir(exist_ok=True)
-        with open(path, "wb") as file:
-            yield file
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
-        folders = {self.source(name).parent for name in staged}
-        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
-            if name == last:
-                # Its files are safe on disk before it says so.
-                for folder in folders:
-                    sync_folder(folder)
-            check()
-            os.replace(self.source(temporary), self.source(name))
-        sync_folder(self.source(last).parent)
-        check()
-        self.delete(stale)
-
-    def delete(self, names: Collection[str]) -> None:
-        for name in names:
-            path = self.source(name)
-            if name.startswith(TEMPORARY) and path.is_dir():
-                # Of a gather, whose thread may be removing files itself.
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise explain_os_error(error, self.source(name), size, what) from error
-
-
-class _RemoteFolder(Folder):
-    place: Url
-
-    @staticmethod
-    def _sizes(place: Url) -> dict[str, int]:
-        found = tree_of(place).listed(place)
-        return {name: file.size for name, file in found.items() if file}
-
-    def source(self, name: str) -> Source:
-        file = tree_of(self.place).file(self.where(name))
-        if file is None:
-            raise FileNotFoundError(f"there is no {self.where(name)}")
-        return file
+        return LocalFolder(place)
+    return _HubFolder(place) if place.scheme == "hf" else ObjectFolder(place)
 
 
 class _Copying(io.RawIOBase):
@@ -230,7 +66,43 @@ class _Copying(io.RawIOBase):
         return self._file.write(bytes(data))
 
 
-class _ObjectFolder(_RemoteFolder):
+class ObjectFolder(Folder):
+    """A folder of an object store, or of a web server, which has no lists. What goes wrong while it is looked at is
+    raised as `error`."""
+
+    place: Url
+
+    def __init__(self, place: Url, error: type[DivOrderError] = InputError) -> None:
+        super().__init__(place)
+        self._error = error
+
+    def entry(self, path: str) -> Entry:
+        obstore = load_extra("obstore")
+
+        store, key = bucket(path)
+        try:
+            with explained(path, self._error):
+                return described(path, obstore.head(store, key))
+        except FileNotFoundError:
+            return "neither"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        obstore = load_extra("obstore")
+
+        if self.place.scheme in WEB:
+            raise InputError(
+                f"input.paths: {path} cannot be listed, as web servers have no lists; name each file by its URL"
+            )
+        store, key = bucket(path)
+        with explained(path, self._error):
+            listed = obstore.list_with_delimiter(store, key or None)
+        files = {PurePosixPath(meta["path"]).name: meta for meta in listed["objects"] if meta["path"] != key}
+        return {
+            **{name: described(f"{path}/{name}", meta) for name, meta in files.items()},
+            # Some tools put an empty object in the place of a folder.
+            **{PurePosixPath(folder).name: "folder" for folder in listed["common_prefixes"]},
+        }
+
     def prepare(self) -> None:
         """Nothing to make: objects have no folder."""
 
@@ -275,16 +147,21 @@ class _ObjectFolder(_RemoteFolder):
         if self.place.scheme != "s3" or size <= COPY_BYTES:
             obstore.copy(store, key, bucket(self.where(target))[1])
             return
-        with self.open(source) as found, self.create(target, target) as file:
-            shutil.copyfileobj(found, file, PIECE_BYTES)
+        with self.open(source) as read, self.create(target, target) as written:
+            shutil.copyfileobj(read, written, PIECE_BYTES)
 
     def delete(self, names: Collection[str]) -> None:
         obstore = load_extra("obstore")
 
-        there = self.sizes().keys() & set(names)
         store, _ = bucket(self.place)
-        if there:
-            obstore.delete(store, [bucket(self.where(name))[1] for name in sorted(there)])
+        keys = [bucket(self.where(name))[1] for name in names]
+        try:
+            if keys:
+                obstore.delete(store, keys)
+        except FileNotFoundError:  # not every provider takes what is missing for removed
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError):
+                    obstore.delete(store, key)
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
@@ -292,29 +169,67 @@ class _ObjectFolder(_RemoteFolder):
             yield
 
 
-class _HubFolder(_RemoteFolder):
-    """Its files are written, and published, by the process that prepared it."""
+class _HubFolder(Folder):
+    """It is read as it was when it was first looked at, prepared, or committed to. Its files are written, and
+    published, by the process that prepared it."""
 
+    place: Url
     atomic = True
 
     def __init__(self, place: Url) -> None:
         super().__init__(place)
-        self._parent = ""
+        self._known_commit = ""
         self._additions: dict[str, CommitOperationAdd] = {}
         self._deleted: list[str] = []
         self._written: tempfile.TemporaryDirectory[str] | None = None
 
     @property
+    def _commit(self) -> str:
+        self._known_commit = self._known_commit or hub.commit_of(self.place)
+        return self._known_commit
+
+    def entry(self, path: str) -> Entry:
+        asked = hub.dataset(path)
+        if not asked.path:
+            return "folder"
+        with hub.explained(path):
+            infos = hub.api().get_paths_info(
+                asked.name, [asked.path], revision=self._commit, repo_type="dataset"
+            )
+        return self._entry(path, infos[0]) if infos else "neither"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        asked = hub.dataset(path)
+        try:
+            with hub.explained(path):
+                infos = hub.api().list_repo_tree(
+                    asked.name, asked.path or None, revision=self._commit, repo_type="dataset"
+                )
+                named = {info.path.rpartition("/")[2]: info for info in infos}
+        except EntryNotFoundError:
+            return {}
+        return {name: self._entry(f"{path}/{name}", info) for name, info in named.items()}
+
+    def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
+        from huggingface_hub.hf_api import RepoFile
+
+        if isinstance(info, RepoFile):
+            return RemoteFile(url, info.size, info.blob_id, self._commit)
+        return "folder"
+
+    @property
     def _repository(self) -> dict[str, Any]:
-        at = hub.place(self.place)
-        return {"repo_id": at.repository, "repo_type": "dataset", "revision": at.revision}
+        dataset = hub.dataset(self.place)
+        return {"repo_id": dataset.name, "repo_type": "dataset", "revision": dataset.revision}
 
     def _path(self, name: str) -> str:
-        return hub.place(Url(self.where(name))).path
+        return hub.dataset(self.where(name)).path
 
     def prepare(self) -> None:
         self.release()
-        self._parent = hub.commit_of(self.place)
+        self._known_commit = hub.commit_of(self.place)
         self._written = tempfile.TemporaryDirectory(prefix=TEMPORARY)
 
     @contextlib.contextmanager
@@ -322,12 +237,13 @@ class _HubFolder(_RemoteFolder):
         from huggingface_hub import CommitOperationAdd
 
         assert self._written
-        here = _LocalFolder(Path(self._written.name))
+        here = LocalFolder(Path(self._written.name))
         path = here.source(temporary)
         with here.explaining(temporary), here.create(name, temporary) as file:
             yield file
         addition = CommitOperationAdd(self._path(name), path)
-        hub.api().preupload_lfs_files(additions=[addition], **self._repository)
+        with hub.explained(self.place, StoreError):
+            hub.api().preupload_lfs_files(additions=[addition], **self._repository)
         self._additions[temporary] = addition
         if not addition.path_or_fileobj:
             # It was sent. What is small the commit itself will hold.
@@ -336,44 +252,48 @@ class _HubFolder(_RemoteFolder):
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
-        self._commit(additions, [*self._deleted, *stale])
+        self._change([*self._deleted, *stale], additions)
 
     def delete(self, names: Collection[str]) -> None:
         if self._written:
             self._deleted += names
         elif names:
-            self._parent = hub.commit_of(self.place)
-            self._commit([], names)
+            self._known_commit = ""
+            self._change(names)
 
-    def _commit(self, additions: list[CommitOperationAdd], deleted: Collection[str]) -> None:
+    def _change(self, deleted: Collection[str], additions: Collection[CommitOperationAdd] = ()) -> None:
+        """Make a commit upon the one that is known."""
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
-        there = self.sizes()
-        deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in there]
+        present = self.sizes()
+        deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in present]
         if not additions and not deletions:
             return
-        try:
-            hub.api().create_commit(
-                operations=[*additions, *deletions],
-                commit_message="DivOrder",
-                parent_commit=self._parent,
-                **self._repository,
-            )
-        except HfHubHTTPError as error:
-            if error.response.status_code != 412:
-                raise
-            raise StoreError(
-                f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
-                f"{self._parent}), so nothing was published; run again, which writes upon what is there now"
-            ) from None
+        with hub.explained(self.place, StoreError):
+            try:
+                hub.api().create_commit(
+                    operations=[*additions, *deletions],
+                    commit_message="DivOrder",
+                    parent_commit=self._commit,
+                    **self._repository,
+                )
+            except HfHubHTTPError as error:
+                if error.response.status_code != 412:
+                    raise
+                raise StoreError(
+                    f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
+                    f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
+                ) from None
+        self._known_commit = ""
 
     def release(self) -> None:
         if self._written:
             self._written.cleanup()
             self._written = None
 
-    @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
-        with hub.explained(self.place, StoreError):
-            yield
+    def explaining(
+        self, name: str = "", size: int = 0, what: str = "it"
+    ) -> contextlib.AbstractContextManager[None]:
+        """What asks the Hub explains its own errors: others, of what is written, are not the Hub's."""
+        return contextlib.nullcontext()

@@ -1,6 +1,6 @@
 """The head of a store on objects: one object that holds what is ever replaced, and who may replace it.
 
-`head.json` holds the store's format, version and id, its pointers by name, and the lease; it is changed by
+`head.json` holds the store's format, version and id, its state (`store.state`), and the lease; it is changed by
 compare-and-swap alone, so a writer whose view of it is out of date changes nothing. Each state carries a number drawn
 for it, `swap`, by which a writer whose answer was lost knows its own.
 
@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.store.base import TEMPORARY, json_object, new_about
+from dagster_divorder.store.base import STATE, TEMPORARY, json_object, new_about
 from dagster_divorder.store.remote import connect, explained
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ class _Holder(TypedDict):
     since: str
 
 
-class HeadState(TypedDict):
-    """What the head holds beside what every store says of itself."""
-
-    swap: str
-    lease: _Holder | None
-    pointers: dict[str, str]
+HeadState = TypedDict("HeadState", {"swap": str, "lease": _Holder | None, "state.json": str | None})
+"""What the head holds beside what every store says of itself."""
 
 
 @dataclass(slots=True)
@@ -138,7 +134,7 @@ class Head:
         obstore = load_extra("obstore")
 
         self._probe()
-        state = {**new_about(), "swap": secrets.token_hex(16), "lease": None, "pointers": {}}
+        state = {**new_about(), "swap": secrets.token_hex(16), "lease": None, STATE: None}
         try:
             with explained(self.place):
                 obstore.put(self.objects, HEAD, orjson.dumps(state), mode="create")
@@ -227,7 +223,7 @@ class Head:
                 state = self._state
                 if state is None or (state["lease"] or {}).get("holder") != lease.holder:
                     break
-                state = {**state, "pointers": {**state["pointers"]}}
+                state = {**state}
                 change(state)
                 start = time.monotonic()
                 if self._put(state):

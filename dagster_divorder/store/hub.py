@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 _URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.*))?", re.DOTALL)
 
 
-class Place(NamedTuple):
-    """A repository `owner/name`, a revision of it, and a path in it ("" for all of it)."""
+class Dataset(NamedTuple):
+    """A dataset `owner/name`, a revision of it, and a path in it ("" for all of it)."""
 
-    repository: str
+    name: str
     revision: str
     path: str
 
 
-def place(url: str) -> Place:
+def dataset(url: str) -> Dataset:
     """
     Raises:
         InputError: the URL names no dataset.
@@ -40,7 +40,7 @@ def place(url: str) -> Place:
         raise InputError(
             f"{url} names no dataset of the Hub; expected hf://datasets/owner/name, perhaps with @revision, and a path"
         )
-    return Place(match[1], unquote(match[2] or "main"), (match[3] or "").strip("/"))
+    return Dataset(match[1], unquote(match[2] or "main"), (match[3] or "").strip("/"))
 
 
 def api() -> HfApi:
@@ -71,11 +71,11 @@ def explained(url: str, of: type[DivOrderError] = InputError) -> Iterator[None]:
         raise
     except RevisionNotFoundError:
         raise of(
-            f"{url}: the dataset has no revision {place(url).revision!r}; name one that it has"
+            f"{url}: the dataset has no revision {dataset(url).revision!r}; name one that it has"
         ) from None
     except RepositoryNotFoundError:
         raise of(
-            f"{url}: there is no dataset {place(url).repository} on the Hub, or it is not open to this token; see to "
+            f"{url}: there is no dataset {dataset(url).name} on the Hub, or it is not open to this token; see to "
             "the name, to HF_TOKEN (or `hf auth login`), and to the dataset's terms"
         ) from None
     except HfHubHTTPError as error:
@@ -96,42 +96,9 @@ def commit_of(url: str) -> str:
     Raises:
         InputError: there is no such dataset or revision, or the Hub cannot be reached.
     """
-    found = place(url)
+    asked = dataset(url)
     with explained(url):
-        return str(api().dataset_info(found.repository, revision=found.revision).sha)
-
-
-def file_at(url: str, commit: str) -> tuple[int, str] | None:
-    """Size and blob of a file of a commit, None if there is no such file."""
-    from huggingface_hub.hf_api import RepoFile
-
-    found = place(url)
-    if not found.path:
-        return None
-    with explained(url):
-        infos = api().get_paths_info(found.repository, [found.path], revision=commit, repo_type="dataset")
-    return next(((info.size, info.blob_id) for info in infos if isinstance(info, RepoFile)), None)
-
-
-def list_folder(url: str, commit: str) -> dict[str, tuple[int, str] | None]:
-    """What a folder of a commit directly holds, by name: size and blob of files, None for folders."""
-    from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.hf_api import RepoFile
-
-    found = place(url)
-    try:
-        with explained(url):
-            infos = list(
-                api().list_repo_tree(
-                    found.repository, found.path or None, revision=commit, repo_type="dataset"
-                )
-            )
-    except EntryNotFoundError:
-        return {}
-    return {
-        info.path.rpartition("/")[2]: (info.size, info.blob_id) if isinstance(info, RepoFile) else None
-        for info in infos
-    }
+        return str(api().dataset_info(asked.name, revision=asked.revision).sha)
 
 
 def fetch(url: str, commit: str, start: int, end: int) -> bytes:
@@ -145,10 +112,8 @@ def fetch(url: str, commit: str, start: int, end: int) -> bytes:
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
-    found = place(url)
-    at = hf_hub_url(
-        found.repository, found.path, repo_type="dataset", revision=commit, endpoint=api().endpoint
-    )
+    asked = dataset(url)
+    at = hf_hub_url(asked.name, asked.path, repo_type="dataset", revision=commit, endpoint=api().endpoint)
     try:
         with explained(url):
             answer = http_backoff(

@@ -1,37 +1,39 @@
-"""A folder as a store.
+"""Folders of this machine, and a store in one.
 
 `put` writes under a temporary name, flushes to disk and renames. The lease is the kernel's lock on a file.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
-from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
+from dagster_divorder.errors import DiskFullError, StoreBusyError, StoreError
 from dagster_divorder.store.base import (
     FORMAT,
     FORMAT_FILE,
     LEASE_FILE,
     OURS,
     TEMPORARY,
-    Bytes,
-    Stat,
+    Check,
+    Data,
+    Entry,
+    Folder,
     Store,
-    checked,
     json_object,
     new_about,
+    temporary_name,
 )
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at
 
 SCRATCH = "scratch"
 
@@ -39,11 +41,95 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
 
 
+class LocalFolder(Folder):
+    """A folder of this machine."""
+
+    place: Path
+
+    def entry(self, path: str) -> Entry:
+        with _nothing_there():
+            mode = os.stat(path).st_mode
+            return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
+        return "neither"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with missing, os.scandir(path or os.curdir) as entries:
+            return {entry.name: _entry(entry) for entry in entries}
+        return {}
+
+    def source(self, name: str) -> Path:
+        return file_at(self.place, name)
+
+    def prepare(self) -> None:
+        self.place.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
+        path = self.source(temporary)
+        if name.startswith(NEIGHBOUR):
+            path.parent.mkdir(exist_ok=True)
+        with open(path, "wb") as file:
+            yield file
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+        folders = {self.source(name).parent for name in staged}
+        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
+            if name == last and len(staged) > 1:
+                # Its files are safe on disk before it says so.
+                for folder in folders:
+                    sync_folder(folder)
+            check()
+            os.replace(self.source(temporary), self.source(name))
+        sync_folder(self.source(last).parent)
+        check()
+        self.delete(stale)
+
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            path = self.source(name)
+            if name.startswith(TEMPORARY) and path.is_dir():
+                # Of a gather, whose thread may be removing files itself.
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explain_os_error(error, self.source(name), size, what) from error
+
+
+@contextlib.contextmanager
+def _nothing_there() -> Iterator[None]:
+    """Leaves its block where nothing is at a path, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    with _nothing_there():
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    return "neither"
+
+
 class LocalStore(Store):
     """A store in a local folder."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self.folder = LocalFolder(self.root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,65 +163,15 @@ class LocalStore(Store):
         it holds the process's number, or nothing yet. With anything else in it, it is somebody's own."""
         try:
             with open(self.local(LEASE_FILE), "rb") as file:
-                held = file.read(64)
+                content = file.read(64)
         except OSError:
             return False
-        return not held or held.isdigit()
+        return not content or content.isdigit()
 
     def local(self, name: str) -> Path:
-        return Path(self._path(name))
+        return Path(self.where(name))
 
-    def _path(self, name: str) -> str:
-        """As plain text, for what is asked thousands of times a run."""
-        return f"{self.place}/{checked(name, self.place)}"
-
-    def exists(self, name: str) -> bool:
-        return os.path.exists(self._path(name))
-
-    def list(self, folder: str) -> builtins.list[str]:
-        return sorted(f"{folder}/{entry.name}" for entry in self._entries(folder))
-
-    def stats(self, folder: str) -> dict[str, Stat]:
-        found = {}
-        for entry in self._entries(folder):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                stat = entry.stat()
-                found[f"{folder}/{entry.name}"] = Stat(stat.st_size, stat.st_mtime)
-        return dict(sorted(found.items()))
-
-    def _entries(self, folder: str) -> builtins.list[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.local(folder)) as entries:
-                return [
-                    entry for entry in entries if entry.is_file() and not entry.name.startswith(TEMPORARY)
-                ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def folders(self, folder: str) -> builtins.list[str]:
-        try:
-            with os.scandir(self.local(folder)) as entries:
-                return sorted(f"{folder}/{entry.name}" for entry in entries if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def read(self, name: str) -> bytes:
-        try:
-            with open(self._path(name), "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            raise DamagedFileError(
-                f"{self.local(name)} is missing; run the pipeline again to make it", name
-            ) from None
-        except OSError as error:
-            raise StoreError(f"{self.local(name)} cannot be read: {error.strerror}") from error
-
-    def open_file(self, name: str) -> IO[bytes]:
-        return open(self.local(name), "rb")
-
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
         target = self.local(name)
         if not replace and target.exists():
             return name
@@ -152,7 +188,7 @@ class LocalStore(Store):
                     path.rmdir()
 
     def files(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         pending = [""]
         while pending:
             folder = pending.pop()
@@ -165,8 +201,8 @@ class LocalStore(Store):
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{name}/")
                     elif OURS.fullmatch(name):
-                        found[name] = entry.stat().st_size
-        return dict(sorted(found.items()))
+                        sizes[name] = entry.stat().st_size
+        return dict(sorted(sizes.items()))
 
     # The lease ----------------------------------------------------------------------------------------------------
 
@@ -198,14 +234,11 @@ class LocalStore(Store):
         finally:
             os.close(descriptor)
 
-    def check(self) -> None:
-        """Nothing to check: the kernel holds the lock for as long as the process lives."""
-
     # Temporary files -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
-        folder = self.root / SCRATCH / f"{TEMPORARY}{secrets.token_hex(8)}"
+        folder = self.root / SCRATCH / temporary_name()
         try:
             folder.mkdir(parents=True)
         except OSError as error:
@@ -234,35 +267,13 @@ def tells_of_store(data: bytes) -> bool:
     )
 
 
-def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]) -> None:
-    """Write bytes, chunks, or what a function writes to the open file, under a temporary name; then rename.
+def write_atomically(target: Path, data: Data) -> None:
+    """Write a file of this machine whole or not at all.
 
     Raises:
-        StoreError: the disk is full (DiskFullError) or the folder is not writable; the old file is still whole.
+        StoreError: as `Folder.write`.
     """
-    temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            if callable(data):
-                data(file)
-            elif isinstance(data, (bytes, bytearray, memoryview)):
-                file.write(data)
-            else:
-                file.writelines(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        size = len(data) if isinstance(data, (bytes, bytearray)) else getattr(data, "nbytes", 0)
-        raise explain_os_error(error, target, size) from error
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    LocalFolder(target.parent).write({target.name: data})
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """A store below a URL of an object store: s3://, gs:// or az://.
 
-`put` creates an object on condition that there is none, so that no name ever changes its bytes; pointers and the lease
+`put` creates an object on condition that there is none, so that no name ever changes its bytes; the state and the lease
 lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
 puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
 
@@ -10,33 +10,32 @@ renamed; the least recently used go when there are too many bytes of them, and w
 is mapped. Whether a result is present says the object store alone.
 
 Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
-names; reading again none. Pointers cost one when they are written, and none when they are read while the lease is held,
+names; reading again none. The state costs one when it is written, and none when it is read while the lease is held,
 else one a second.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
+from dagster_divorder.settings.places import Url
+from dagster_divorder.store.base import OURS, STATE, TEMPORARY, Bytes, Data, Store, checked
+from dagster_divorder.store.folders import ObjectFolder
 from dagster_divorder.store.head import HEAD, Head, HeadState, Lease, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
 from dagster_divorder.store.remote import explained
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore as Objects
+from dagster_divorder.store.sources import bucket
 
 PARTS_FROM = 64 << 20
 """Bytes from which a file goes up in parts."""
@@ -56,6 +55,7 @@ class ObjectStore(Store):
 
     def __init__(self, place: str, cache: Path, cache_bytes: int, head: Head | None = None) -> None:
         self.place = self.real_place = str(place)
+        self.folder = ObjectFolder(Url(place), StoreError)
         self.cache, self.cache_bytes = cache, cache_bytes
         self._head = head or head_of(self.place)
         self._lease: Lease | None = None
@@ -66,14 +66,10 @@ class ObjectStore(Store):
         return ObjectStore, (self.place, self.cache, self.cache_bytes)
 
     def open(self, *, create: bool = True) -> ObjectStore:
-        obstore = load_extra("obstore")
-
         if self._head.state(fresh=self._lease is None, patient=False) is None:
-            with explained(self.place):
-                found = obstore.list_with_delimiter(self._objects)
-            there = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
-            # Some servers list the prefix itself; what a probe was killed over is nobody's.
-            if others := sorted(name for name in there if name and not name.startswith((TEMPORARY, HEAD))):
+            there = self.folder.entries(self.place)
+            # What a probe was killed over is nobody's.
+            if others := sorted(name for name in there if not name.startswith((TEMPORARY, HEAD))):
                 raise StoreError(
                     f"store.path {self.place} has other objects below it ({others[0]}), and is no store; expected a "
                     "new or empty prefix, or a store: set store.path to one"
@@ -95,76 +91,43 @@ class ObjectStore(Store):
             ) from None
         return about
 
-    @property
-    def _objects(self) -> Objects:
-        return self._head.objects
-
     # Names ----------------------------------------------------------------------------------------------------------
-
-    def list(self, folder: str) -> builtins.list[str]:
-        return list(self.stats(folder))
-
-    def stats(self, folder: str) -> dict[str, Stat]:
-        if _in_head(folder):
-            there = {name: Stat(len(data), 0.0) for name, data in self._pointers().items()}
-        else:
-            there = {
-                meta["path"]: Stat(meta["size"], meta["last_modified"].timestamp())
-                for meta in self._listed(folder)["objects"]
-                if not meta["path"].startswith(f"{folder}/{TEMPORARY}")
-            }
-        return {name: stat for name, stat in sorted(there.items()) if name.rpartition("/")[0] == folder}
-
-    def folders(self, folder: str) -> builtins.list[str]:
-        if not _in_head(folder):
-            return sorted(self._listed(folder)["common_prefixes"])
-        start = f"{folder}/"
-        below = [name.removeprefix(start) for name in self._pointers() if name.startswith(start)]
-        return sorted({start + name.partition("/")[0] for name in below if "/" in name})
-
-    def _listed(self, folder: str) -> Any:
-        obstore = load_extra("obstore")
-
-        with explained(self.place):
-            return obstore.list_with_delimiter(self._objects, checked(folder, self.place))
 
     def files(self) -> dict[str, int]:
         obstore = load_extra("obstore")
 
+        objects, prefix = bucket(self.place)
         with explained(self.place):
-            there = [meta for batch in obstore.list(self._objects) for meta in batch]
-        found = {meta["path"]: meta["size"] for meta in there if OURS.fullmatch(meta["path"])}
+            metas = [meta for batch in obstore.list(objects, prefix or None) for meta in batch]
+        sizes = {meta["path"].removeprefix(f"{prefix}/"): meta["size"] for meta in metas}
+        sizes = {name: size for name, size in sizes.items() if OURS.fullmatch(name)}
         # Copies of what others have removed go too: it may be text that is to be gone.
-        self._copies.delete(*self._copies.files().keys() - found.keys())
-        return dict(sorted((found | {name: len(data) for name, data in self._pointers().items()}).items()))
+        self._copies.delete(*self._copies.files().keys() - sizes.keys())
+        if text := self._state():
+            sizes[STATE] = len(text)
+        return dict(sorted(sizes.items()))
 
-    def _pointers(self) -> dict[str, str]:
-        return (self._head.state() or {}).get("pointers", {})
+    def _state(self) -> str | None:
+        """What the head holds under STATE."""
+        text: str | None = (self._head.state() or {}).get(STATE)
+        return text
 
     def exists(self, name: str) -> bool:
-        obstore = load_extra("obstore")
-
         if name == HEAD:
             return self._head.state() is not None
-        if _in_head(name):
-            return name in self._pointers()
-        try:
-            with explained(self.place):
-                obstore.head(self._objects, checked(name, self.place))
-        except FileNotFoundError:
-            return False
-        return True
+        return self._state() is not None if name == STATE else super().exists(name)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
         if name == HEAD:
             return orjson.dumps(self._head.state())
-        if not _in_head(name):
-            return self.local(name).read_bytes()
-        if name not in self._pointers():
+        if name != STATE:
+            return super().read(name)
+        text = self._state()
+        if text is None:
             raise self._missing(name)
-        return self._pointers()[name].encode()
+        return text.encode()
 
     def read_verified(self, name: str) -> bytes:
         try:
@@ -174,28 +137,19 @@ class ObjectStore(Store):
             self._copies.delete(name)
             return super().read_verified(name)
 
-    def open_file(self, name: str) -> IO[bytes]:
-        return open(self.local(name), "rb")
-
-    def _missing(self, name: str) -> DamagedFileError:
-        return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
-
     # Writing ----------------------------------------------------------------------------------------------------------
 
-    def put(
-        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
-    ) -> str:
-        if _in_head(name):
+    def put(self, name: str, data: Data, *, replace: bool = False) -> str:
+        if name == STATE:
             assert isinstance(data, bytes)
             text = data.decode()
             if replace or not self.exists(name):
-                self._update(lambda state: state["pointers"].update({name: text}))
+                self._update(lambda head: head.update({STATE: text}))
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
             if self._send(name, view, view.nbytes, replace):
-                self._keep(
-                    name, view
-                )  # what is written is read again soon, and often by another process here
+                # What is written is read again soon, and often by another process here.
+                self._keep(name, view)
         elif replace or not self.exists(name):
             # Of a file alone parts can be written in any order.
             copy = self._keep(name, data)
@@ -212,10 +166,11 @@ class ObjectStore(Store):
         # The default mode, which replaces, goes with parts.
         mode: Any = None if replace or in_parts else "create"
         try:
+            objects, key = bucket(self.where(name))
             with explained(self.place):
                 obstore.put(
-                    self._objects,
-                    checked(name, self.place),
+                    objects,
+                    key,
                     data,
                     mode=mode,
                     use_multipart=in_parts,
@@ -227,22 +182,15 @@ class ObjectStore(Store):
         return True
 
     def delete(self, *names: str) -> None:
-        obstore = load_extra("obstore")
-
-        objects = [checked(name, self.place) for name in names if not _in_head(name)]
-        if gone := {*names} & {*self._pointers()}:
-            self._update(lambda state: [state["pointers"].pop(name) for name in gone])
+        objects = [checked(name, self.place) for name in names if name != STATE]
+        if STATE in names and self.exists(STATE):
+            self._update(lambda head: head.update({STATE: None}))
         if not objects:
             return
         self._update(None)
         self._copies.delete(*objects)
-        try:
-            with explained(self.place):
-                obstore.delete(self._objects, objects)
-        except FileNotFoundError:  # not every provider takes what is missing for removed
-            for name in objects:
-                with contextlib.suppress(FileNotFoundError), explained(self.place):
-                    obstore.delete(self._objects, name)
+        with explained(self.place):
+            self.folder.delete(objects)
 
     def _update(self, change: Callable[[State], Any] | None) -> None:
         """Change the head, or, for None, see that the lease is held."""
@@ -297,8 +245,7 @@ class ObjectStore(Store):
             return os.utime(self._copies.local(name))
         try:
             with explained(self.place):
-                found = obstore.get(self._objects, name)
-                self._keep(name, found.stream(min_chunk_size=_PART_BYTES))
+                self._keep(name, obstore.get(*bucket(self.where(name))).stream(min_chunk_size=_PART_BYTES))
         except FileNotFoundError:
             raise self._missing(name) from None
 
@@ -339,8 +286,3 @@ class ObjectStore(Store):
 
     def clear_scratch(self) -> None:
         self._copies.clear_scratch()
-
-
-def _in_head(name: str) -> bool:
-    """Whether a name, or what is in a folder, lies in the head."""
-    return name.partition("/")[0] in POINTERS

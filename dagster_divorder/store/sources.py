@@ -20,7 +20,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
@@ -35,17 +35,20 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 AHEAD = 4
 KEPT = 16
-_WEB = ("http", "https")
+WEB = ("http", "https")
+"""Schemes of web servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at a URL: its bytes, and the tag that they are known by; of the Hub also the commit it was found in."""
+    """A file at a URL: its bytes, and the tag that they are known by; of the Hub the commit it was found in, of others
+    when it was written, in seconds since 1970."""
 
     url: str
     size: int
     tag: str
     commit: str = ""
+    modified: float = 0.0
 
     def __str__(self) -> str:
         return self.url
@@ -93,14 +96,14 @@ class RemoteFile:
         try:
             with explained(self.url, InputError):
                 try:
-                    found = obstore.get(store, key, options=options | condition)
+                    answer = obstore.get(store, key, options=options | condition)
                 except obstore.exceptions.NotSupportedError as error:
                     raise _NoRangesError from error
         except obstore.exceptions.PreconditionError:
             raise self._changed() from None
-        if _tag(found.meta) != self.tag:
+        if _tag(answer.meta) != self.tag:
             raise self._changed()
-        return found
+        return answer
 
     def _changed(self) -> InputError:
         return InputError(
@@ -138,9 +141,9 @@ def identity(source: Source) -> tuple[int | str, ...]:
     """
     if isinstance(source, RemoteFile):
         return source.size, source.tag
-    found = os.stat(source)
+    status = os.stat(source)
     # The change time cannot be set: it tells a file that was put back with its old times.
-    return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _Reader(io.RawIOBase):
@@ -220,78 +223,13 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-# What lies where ----------------------------------------------------------------------------------------------------
-
-
-class Tree(Protocol):
-    """What is found at URLs of one bucket, server or repository."""
-
-    def file(self, url: str) -> RemoteFile | None:
-        """The file at a URL, None if there is none."""
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        """What a folder directly holds, by name: files, and None for folders. Empty where there is no such folder."""
-
-
-def tree_of(url: str) -> Tree:
-    """
-    Raises:
-        InputError: what is at the URL cannot be reached.
-    """
-    return _HubTree(url) if url.startswith("hf://") else _ObjectTree()
-
-
-class _ObjectTree:
-    """An object store, or a web server, which has no lists."""
-
-    def file(self, url: str) -> RemoteFile | None:
-        obstore = load_extra("obstore")
-
-        store, key = bucket(url)
-        try:
-            with explained(url, InputError):
-                found = obstore.head(store, key)
-        except FileNotFoundError:
-            return None
-        return RemoteFile(url, found["size"], _tag(found))
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        obstore = load_extra("obstore")
-
-        if urlsplit(url).scheme in _WEB:
-            raise InputError(
-                f"input.paths: {url} cannot be listed, as web servers have no lists; name each file by its URL"
-            )
-        store, key = bucket(url)
-        with explained(url, InputError):
-            found = obstore.list_with_delimiter(store, key or None)
-        files = {PurePosixPath(meta["path"]).name: meta for meta in found["objects"] if meta["path"] != key}
-        return {
-            **{name: RemoteFile(f"{url}/{name}", meta["size"], _tag(meta)) for name, meta in files.items()},
-            # Some tools put an empty object in the place of a folder.
-            **{PurePosixPath(folder).name: None for folder in found["common_prefixes"]},
-        }
-
-
-class _HubTree:
-    """A dataset of the Hugging Face Hub at one commit."""
-
-    def __init__(self, url: str) -> None:
-        self._commit = hub.commit_of(url)
-
-    def file(self, url: str) -> RemoteFile | None:
-        found = hub.file_at(url, self._commit)
-        return found and RemoteFile(url, *found, self._commit)
-
-    def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        found = hub.list_folder(url, self._commit)
-        return {
-            name: about and RemoteFile(f"{url}/{name}", *about, self._commit) for name, about in found.items()
-        }
+def described(url: str, meta: ObjectMeta) -> RemoteFile:
+    """The file at a URL as a server describes it."""
+    return RemoteFile(url, meta["size"], _tag(meta), modified=meta["last_modified"].timestamp())
 
 
 def _tag(meta: ObjectMeta) -> str:
-    """Azure's lists leave away the quotes that its other answers have."""
+    """Azure's lists leave out the quotes that its other answers have."""
     tag = meta["e_tag"]
     if not tag:
         return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
@@ -310,7 +248,7 @@ def bucket(url: str) -> tuple[ObjectStore, str]:
     """
     parts = urlsplit(url)
     # Keys of an object store are taken as they are.
-    key = unquote(parts.path) if parts.scheme in _WEB else url.partition("://")[2].partition("/")[2]
+    key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
     known = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
     return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), known), key.strip("/")
 

@@ -15,8 +15,8 @@ import numpy as np
 from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, View
 
 RESULTS = "results"

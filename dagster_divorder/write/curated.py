@@ -16,23 +16,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from dagster_divorder.core.arrow import binary_array
-from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
@@ -43,14 +37,12 @@ from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
-    FileName,
     manifest_bytes,
     manifest_names,
     read_manifest,
     sound_manifests,
 )
-from dagster_divorder.store.pointers import read_pointer, write_pointer
-from dagster_divorder.write.gather import Content, Scattered, scatter
+from dagster_divorder.store.state import load_state, save_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
@@ -61,20 +53,11 @@ BESIDE = (
     "ordering_animation_umap.mp4",
 )
 """What is written next to an output and is no part of it."""
-LEDGERS = "outputs"
 MUCH_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """Names of the files that a store has written, or is about to write, into a folder."""
-
-    folder: str
-    files: list[FileName]
 
 
 def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
@@ -93,11 +76,11 @@ def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
     by_manifest = {*manifest["files"], *manifest_names(name)} if manifest else set()
-    ledger = read_pointer(store, _ledger_file(place), Ledger)
-    if ledger is None and manifest:
+    noted = load_state(store).outputs.get(real_place(place))
+    if noted is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
         return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
-    return by_manifest | set(ledger.files if ledger else ())
+    return by_manifest | set(noted or ())
 
 
 def _setting(manifest: str) -> str:
@@ -166,30 +149,17 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     changed = [
         name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
     ]
-    if not changed:
-        return
-    staged = {name: temporary_name() for name in changed}
-    with folder.explaining(changed[0]):
-        folder.prepare()
-        try:
-            for name, temporary in staged.items():
-                with folder.create(name, temporary) as file:
-                    file.write(files[name])
-            folder.publish(staged, changed[-1], (), store.check)
-        finally:
-            folder.delete(staged.values())
-            folder.release()
+    if changed:
+        folder.write({name: files[name] for name in changed}, store.check)
 
 
 def remove_beside(store: Store) -> list[str]:
     """Remove what this store has written next to its outputs; the names."""
     removed = []
-    for name in store.list(LEDGERS):
-        ledger = read_pointer(store, name, Ledger)
-        if ledger:
-            folder = folder_at(as_place(ledger.folder))
-            with folder.explaining():
-                removed += _remove_beside(store, folder, ledger.files)
+    for place, noted in load_state(store).outputs.items():
+        folder = folder_at(as_place(place))
+        with folder.explaining():
+            removed += _remove_beside(store, folder, noted)
     return removed
 
 
@@ -200,21 +170,18 @@ def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[s
     return mine
 
 
-def _ledger_file(place: Place) -> str:
-    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(real_place(place)))}.json"
-
-
-def _read_ledger(store: Store, place: Place) -> set[str]:
-    ledger = read_pointer(store, _ledger_file(place), Ledger)
-    return set(ledger.files) if ledger else set()
+def _noted(store: Store, place: Place) -> set[str]:
+    """Names in a folder that this store has written there, or was about to."""
+    return set(load_state(store).outputs.get(real_place(place), ()))
 
 
 def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
-    """Add names to the ledger of a folder, or make them the `only` ones."""
-    before = _read_ledger(store, place)
+    """Note that this store has written names into a folder, or is about to; or that these are the `only` ones."""
+    before = _noted(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
-        write_pointer(store, _ledger_file(place), Ledger(real_place(place), sorted(after)))
+        state = load_state(store)
+        save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
 
 
 @contextlib.contextmanager
@@ -331,7 +298,7 @@ class OutputFolder:
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
         with self.folder.explaining():
-            return _remove_beside(self.store, self.folder, _read_ledger(self.store, self.path))
+            return _remove_beside(self.store, self.folder, _noted(self.store, self.path))
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
         """Publish every staged file, the manifest last; then remove what only the old one named.
@@ -351,7 +318,7 @@ class OutputFolder:
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
-        stale = _read_ledger(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
+        stale = _noted(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
             if not self.folder.atomic:
                 self._withdraw(manifest["key"])
@@ -367,10 +334,7 @@ class OutputFolder:
                 for file, entry in self.entries.items()
             ):
                 continue
-            data, temporary = manifest_bytes({**manifest, REPLACED_BY: key}), self._temporary_name(name)
-            with self.folder.create(name, temporary) as file:
-                file.write(data)
-            self.folder.publish({name: temporary}, name, (), self.store.check)
+            self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
 
 
 def add_to_output(
@@ -418,7 +382,7 @@ class _Staging:
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
     kept = {manifest, *files}
-    noted = _read_ledger(store, path)
+    noted = _noted(store, path)
     folder = folder_at(path)
     with folder.explaining():
         store.check()
@@ -468,116 +432,6 @@ class _HashedFile(io.RawIOBase):
 
     def writable(self) -> bool:
         return True
-
-
-def stage_scattered(
-    output: OutputFolder,
-    engine: Engine,
-    contents: Sequence[Content],
-    start: np.ndarray,
-    rows: np.ndarray,
-    sizes: np.ndarray,
-    files: Mapping[str, tuple[int, int]],
-    write: WriteRecords,
-    progress: Progress,
-) -> None:
-    """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
-
-    contents, start, rows, sizes: see `scatter`.
-    """
-    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
-        scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
-    try:
-        output.stage_each(
-            engine,
-            partial(write_stretch, scattered, write),
-            files,
-            progress=progress,
-            environment=KEEP_MEMORY,
-        )
-    finally:
-        output.folder.delete(scattered.files)
-
-
-def _joined(lines: pa.Array) -> pa.Buffer:
-    """Lines with line feeds between them, joined by Arrow: no Python object a line."""
-    import pyarrow.compute as pc
-
-    one_list = pa.LargeListArray.from_arrays(row_array(np.array([0, len(lines)])), lines)
-    return pc.binary_join(one_list, binary_array([b"\n"])[0])[0].as_buffer()
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRecords:
-    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
-    Parquet input (`from_rows`) as JSON lines, and lines as they are."""
-
-    from_rows: bool
-    schema: pa.Schema | None
-
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
-        """
-        Raises:
-            InputError: Arrow cannot read a column any more once its rows are reordered.
-        """
-        if self.schema:
-            _write_parquet(parts, file, self.schema)
-            return
-        for records in parts:
-            if self.from_rows:
-                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
-            else:
-                file.write(_joined(records))
-                file.write(b"\n")
-
-
-def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
-        for rows in parts:
-            try:
-                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
-            except pa.ArrowInvalid as error:
-                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
-                raise InputError(
-                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
-                    'set output.format = "jsonl", or leave that column out of the input'
-                ) from error
-            writer.write_table(table.replace_schema_metadata(schema.metadata))
-
-
-def write_stretch(
-    scattered: Scattered, write: WriteRecords, stretch: tuple[int, int], file: IO[bytes]
-) -> None:
-    """Write output positions [first, end) to a file: what a worker does."""
-    write(scattered.parts(*stretch), file)
-
-
-def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
-    one shard of no row."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
-    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
-    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
-
-
-def cut(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Iterator[pa.Array]]:
-    """Consecutive arrays, cut into stretches of which each ends before the next of the limits, rows from the first on;
-    to be read one after the other, each to its end."""
-    rest: pa.Array | None = None
-    position = 0
-
-    def until(limit: int) -> Iterator[pa.Array]:
-        nonlocal rest, position
-        while position < limit:
-            part = next(parts) if rest is None or not len(rest) else rest
-            taken, rest = part[: limit - position], part[limit - position :]
-            position += len(taken)
-            yield taken
-
-    return map(until, limits)
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:

@@ -1,8 +1,8 @@
 """JSONL files whose lines are written where they belong, while the records are read in the order in which they lie.
 
 Every record passes through memory once and is written once: the system's cache of the files puts the lines together.
-Guarantee: the bytes of `gather` and `WriteRecords`. Cost: a call of the system a line, some 2 microseconds beside the
-copying, which is why short lines are gathered in memory, or through files, instead. Memory: two fragments, and 16 bytes
+Guarantee: the bytes that `permute` writes otherwise. Cost: a call of the system a line, some 2 microseconds beside the
+copying, which is why short lines are taken in memory, or through files, instead. Memory: two fragments, and 16 bytes
 a record. Known weakness: what is larger than the cache would be written to the disk page by page, most of them twice.
 Measured: docs/decisions/speed.md.
 """
@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.output_manifests import entry_of
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.gather import Content, scattered_rows
 
 LINE_BYTES = 1024
 """Lines of this many bytes in the mean, or more, are written one by one."""
@@ -44,19 +43,16 @@ def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
 
 def stage_in_place(
     output: OutputFolder,
-    contents: Sequence[Content],
-    start: np.ndarray,
-    rows: np.ndarray,
+    arrays: Iterable[tuple[np.ndarray, np.ndarray, pa.Array]],
     sizes: np.ndarray,
-    files: Mapping[str, tuple[int, int]],
+    begins: Mapping[str, int],
     advance: Advance,
 ) -> None:
-    """Stage files of lines, each of output positions [first, end), by name, which follow each other from 0 to M.
+    """Stage files of lines, by name, each from an output position on, which follow each other.
 
     Args:
-        contents: make the arrays, large_binary, of lines without line feeds; start, int64 (arrays + 1,): where each
-            begins when they are laid end to end, and the end.
-        rows: int64 (M,), output position -> row.
+        arrays: output positions, the lines of an array that come there, and the array, large_binary, without line feeds
+            (`rows_by_array`).
         sizes: int (M,), bytes of the line at each output position.
         advance: told of the lines written.
 
@@ -64,29 +60,28 @@ def stage_in_place(
         StoreError: see `OutputFolder.stage`.
     """
     assert isinstance(output.path, Path)
-    begins = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes + np.int64(1), out=begins[1:])
-    limits = np.array([first for first, _ in files.values()])
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes + np.int64(1), out=offsets[1:])
+    limits = np.array(list(begins.values()))
     with output.explaining(), contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(open(output.path / output.draw(name), "w+b")) for name in files]
+        opened = [stack.enter_context(open(output.path / output.draw(name), "w+b")) for name in begins]
         descriptors = np.array([file.fileno() for file in opened])
-        # Closed before the files are, also where a write fails.
-        arrays = stack.enter_context(contextlib.closing(ahead(content() for content in contents)))
-        for positions, at, lines in scattered_rows(arrays, start, rows, advance):
+        for positions, rows, lines in arrays:
             of_file = np.searchsorted(limits, positions, side="right") - 1
-            _, offsets, data = lines.buffers()
-            bounds = np.frombuffer(offsets, np.int64)[lines.offset :]
+            _, ends, data = lines.buffers()
+            bounds = np.frombuffer(ends, np.int64)[lines.offset :]
             _write(
                 memoryview(data),
-                bounds[at].tolist(),
-                bounds[at + 1].tolist(),
+                bounds[rows].tolist(),
+                bounds[rows + 1].tolist(),
                 descriptors[of_file].tolist(),
-                (begins[positions] - begins[limits[of_file]]).tolist(),
+                (offsets[positions] - offsets[limits[of_file]]).tolist(),
             )
+            advance(len(rows))
         with ThreadPoolExecutor(2, thread_name_prefix="divorder-hash") as threads:
             # The disk takes what is hashed meanwhile.
             saved = [threads.submit(os.fsync, file.fileno()) for file in opened]
-            for name, file in zip(files, opened, strict=True):
+            for name, file in zip(begins, opened, strict=True):
                 output.entries[name] = entry_of(file)
             for each in saved:
                 each.result()

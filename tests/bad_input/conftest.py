@@ -54,7 +54,7 @@ def divorder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
             "input": [f'paths = ["{paths}"]', f"max_reject_share = {share}"],
             "store": ['path = "store"'],
             "output": ['path = "out"', "plot = false"],
-            "model": ["vocab_size = 512", "dim = 8"],
+            "advanced": ["vocab_size = 512", "token_dims = 8"],
             "clusters": ["k = 3"],
             "sequence": ["length = 64", "batch = 2"],
         }

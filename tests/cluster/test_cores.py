@@ -14,7 +14,7 @@ from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.output import curated_output
-from dagster_divorder.write import gather
+from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
 
 
@@ -27,8 +27,9 @@ def test_files_of_workers_have_the_bytes_of_one_process(
         (raw_docs, "PARTS_FROM_BYTES", 0),
         (curated_output, "WORKERS_FROM_BYTES", 0),
         (parts, "PART_BYTES", 8 << 20),
-        (gather, "BUCKET_BYTES", 100_000),
-        (rows, "MEMORY_BYTES", 200_000),
+        (permute, "MEMORY_BYTES", 200_000),
+        (permute, "BUCKET_BYTES", 100_000),
+        (rows, "MAPPED_BYTES", 200_000),
         (rows, "WORKERS_FROM_BYTES", 0),
     ):
         monkeypatch.setattr(module, name, value)

@@ -14,8 +14,8 @@ from tests.cluster.deployment import Deployment
 from tests.conftest import topic_records, write_jsonl
 
 SMALL = {
-    "DIVORDER_MODEL__VOCAB_SIZE": "512",
-    "DIVORDER_MODEL__DIM": "16",
+    "DIVORDER_ADVANCED__VOCAB_SIZE": "512",
+    "DIVORDER_ADVANCED__TOKEN_DIMS": "16",
     "DIVORDER_CLUSTERS__K": "4",
     "DIVORDER_SEQUENCE__LENGTH": "128",
     "DIVORDER_SEQUENCE__BATCH": "4",

@@ -28,7 +28,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import head
-from dagster_divorder.store.base import POINTERS, Store
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.remote import connect
 from tests.cluster.driver import SMALL
@@ -82,10 +82,10 @@ def output(settings: Settings) -> dict[str, bytes]:
 
 
 def kept(store: Store) -> dict[str, bytes]:
-    """What a store holds, but for pointers, which name times, and for what names the store; each read and verified."""
+    """What a store holds but its state, which tells times, and what names the store; each read and verified."""
     with store.lease():
-        names = [name for name in store.files() if "." in name.partition("/")[2] and "/about." not in name]
-        names = [name for name in names if name.partition("/")[0] not in POINTERS]
+        names = [name for name in store.files() if "." in name.partition("/")[2]]
+        names = [name for name in names if not name.startswith("states/")]
         return {name: store.read(name) for name in names}
 
 
@@ -311,26 +311,6 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused(place, "has format version 99")
 
 
-def test_a_server_without_conditional_writes_is_refused(
-    settings: Make, new_place: Callable[[], str], proxy: Proxy, tmp_path: Path
-) -> None:
-    def unconditional(request: Request) -> None:
-        request.headers.pop("if-match", None)
-        request.headers.pop("if-none-match", None)
-
-    (tmp_path / "weed").mkdir()
-    # One that knows no credentials, and so does not mind that what was signed is gone.
-    weed = Weed(tmp_path / "weed", known=False).start()
-    try:
-        proxy.target, proxy.fault = weed.url, unconditional
-        place = new_place()
-        with pytest.raises(StoreError, match="ignores the conditions of writes"):
-            run(settings(place))
-        assert obstore.list(connect(place)).collect() == []
-    finally:
-        weed.kill()
-
-
 def test_dagster_and_the_commands_work_on_objects(
     new_place: Callable[[], str],
     tmp_path: Path,
@@ -339,8 +319,9 @@ def test_dagster_and_the_commands_work_on_objects(
 ) -> None:
     config = make_corpus(tmp_path)
     config.write_text(
-        config.read_text().replace('path = "store"', f'path = "{new_place()}"')
-        + "[automation]\nsettle_seconds = 0\n"
+        config.read_text()
+        .replace('path = "store"', f'path = "{new_place()}"')
+        .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
     )
     defs, settings = load_definitions(config, monkeypatch), load_settings(config)
     with dg.DagsterInstance.ephemeral() as instance:

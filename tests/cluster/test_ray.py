@@ -25,8 +25,8 @@ from dagster_divorder.errors import InputError, SettingsError, WorkerError
 from dagster_divorder.pipeline import per_fragment, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.write import gather
-from dagster_divorder.write.exports import rows, text
+from dagster_divorder.write import permute
+from dagster_divorder.write.exports import rows
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl
@@ -129,7 +129,7 @@ def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(ray_address: str, r
 # Runs -----------------------------------------------------------------------------------------------------------
 
 
-TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json", "manifest.json")
+TIMED = ("state.json", "states", "format.json", "curated_meta.json", "manifest.json")
 """What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
 
 
@@ -152,10 +152,13 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
     monkeypatch.setattr(per_fragment, "WORKER_BYTES", 1)
-    for module in (rows, text):
-        for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES"} & vars(module).keys():
-            monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(gather, "BUCKET_BYTES", 1000)
+    for module, name, value in (
+        (rows, "MAPPED_BYTES", 0),
+        (rows, "WORKERS_FROM_BYTES", 0),
+        (permute, "MEMORY_BYTES", 0),
+        (permute, "BUCKET_BYTES", 1000),
+    ):
+        monkeypatch.setattr(module, name, value)
     found: list[dict[str, bytes]] = []
     for kind, address in (("local", None), ("ray", ray_address)):
         settings = make_settings(

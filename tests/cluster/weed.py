@@ -26,10 +26,10 @@ _READY_SECONDS = 60
 
 
 class Weed:
-    """A server with one bucket, on ports of its own; `known`: to those alone who have KEY and SECRET, else to all."""
+    """A server with one bucket, on ports of its own, for those who have KEY and SECRET."""
 
-    def __init__(self, folder: Path, *, known: bool = True) -> None:
-        self.folder, self.known = folder, known
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         names = ("s3", "master", "filer", "volume", "admin")
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.url = f"http://127.0.0.1:{self.ports['s3']}"
@@ -43,8 +43,7 @@ class Weed:
             *(f"-{name}.port={port}" for name, port in self.ports.items()),
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        if self.known:
-            environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+        environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         with open(self.folder.parent / "weed.log", "ab") as log:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_divorder.caches import cache_folder
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import cache_folder
 
 CODE = """
 import numba.core.caching as caching

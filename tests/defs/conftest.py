@@ -28,11 +28,11 @@ path = "store"
 [output]
 path = "curated"
 plot = false
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
-[deep]
-train_tokens = 2000
+token_dims = 16
+decoder_tokens = 2000
+film_frames = 4
 [k_calibration]
 values = [2, 3, 4]
 [clusters]
@@ -40,8 +40,6 @@ k = 4
 [sequence]
 length = 128
 batch = 4
-[animation]
-frames = 4
 """
 BINARIES = Path(sys.executable).parent
 

@@ -25,7 +25,8 @@ Load = Callable[[], dg.Definitions]
 
 @pytest.fixture
 def settings(config: Path) -> Settings:
-    config.write_text(config.read_text() + "[automation]\nsettle_seconds = 0\ninterval_seconds = 3\n")
+    at_once = "[advanced]\nsettle_seconds = 0\ninterval_seconds = 3\n"
+    config.write_text(config.read_text().replace("[advanced]\n", at_once))
     return load_settings(config)
 
 
@@ -126,8 +127,8 @@ def test_a_tick_waits_for_a_change_that_settles_soon(
     settle: float,
     slept: list[float],
 ) -> None:
-    automation = settings.automation.model_copy(update={"settle_seconds": settle})
-    daemon = Daemon(settings.model_copy(update={"automation": automation}), instance)
+    advanced = settings.advanced.model_copy(update={"settle_seconds": settle})
+    daemon = Daemon(settings.model_copy(update={"advanced": advanced}), instance)
     daemon.tick()
     append(config)
     waited: list[float] = []

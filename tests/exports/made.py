@@ -129,7 +129,7 @@ def blocks_of(rows: Rows) -> list[Block]:
     """All rows, as a format is given them."""
     found: list[Block] = []
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
-    rows.stage(here, [("", (0, len(rows)), lambda file_rows, file: found.extend(file_rows.blocks()))])  # type: ignore[arg-type]
+    rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: found.extend(blocks))})  # type: ignore[arg-type]
     return found
 
 

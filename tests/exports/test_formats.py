@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.store.view import Fragment
+from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import file_rows as file_rows_module
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
@@ -64,7 +65,8 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
     rows = made(name, **corpus)
     memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
     with (
-        mock.patch.multiple(rows_module, MEMORY_BYTES=memory, WORKERS_FROM_BYTES=0),
+        mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
+        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
         mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
     ):
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
@@ -129,19 +131,20 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = replace(rows, stored=stored)
     count = 0
 
-    def read(file_rows: FileRows, file: object) -> None:
+    def read(file_rows: FileRows, blocks: Iterator[Block], file: object) -> None:
         nonlocal count
-        for block in file_rows.blocks():
+        for block in blocks:
             assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16
             count += block.ids.nbytes
 
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
     with (
-        mock.patch.object(rows_module, "MEMORY_BYTES", 4 << 20),
+        mock.patch.object(rows_module, "MAPPED_BYTES", 0),
+        mock.patch.object(permute_module, "BUCKET_BYTES", 1 << 20),
         mock.patch.object(file_rows_module, "BLOCK_BYTES", 1 << 19),
     ):
         tracemalloc.start()
-        rows.stage(here, [("", (0, len(rows)), read)])  # type: ignore[arg-type]
+        rows.stage(here, {"": ((0, len(rows)), read)})  # type: ignore[arg-type]
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert count == 32 << 20
@@ -154,7 +157,7 @@ def test_a_plan_or_ids_that_do_not_fit_are_refused_before_anything_is_copied(
     memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What copies ids checks no address."""
-    monkeypatch.setattr(rows_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
     rows = rows_of([30, 40])
     beyond = replace(rows.plan, start=rows.plan.start + 1000)
     with pytest.raises(StoreError, match="names tokens that documents have not"):

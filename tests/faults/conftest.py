@@ -21,9 +21,9 @@ paths = ["in"]
 path = "store"
 [engine]
 workers = 1
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
 [clusters]
 k = 4
 [order]

@@ -54,6 +54,8 @@ REPORTING = (
     "matplotlib.backends.backend_svg",
 )
 """What `divorder report` imports besides."""
+EVENTS = ("fsync", "replace", "unlink")
+"""How the lines of a log begin that tell of events; the others tell what is put into the store, and of stages."""
 CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
 """Small enough that a corpus of some hundred documents has several fragments, and merges them."""
 
@@ -226,6 +228,14 @@ def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
         return put(self, name, *arguments, **options)
 
     LocalStore.put = watched_put  # type: ignore[method-assign]
+
+    run_one = run._run_one
+
+    def watched_run_one(of: Any, name: str) -> Any:
+        os.write(log, f"stage {name}\n".encode())
+        return run_one(of, name)
+
+    run._run_one = watched_run_one
 
 
 if __name__ == "__main__":

@@ -68,22 +68,15 @@ MADE_AGAIN = [
     ("stages/clusters/*/*", append),
     ("stages/fields/*/*", append),
     ("stages/traits/*/codes.*", order_again),
-    ("stages/greedy_order/*/about.*", lose_output),
     ("stages/greedy_order/*/order.*", lose_output),
     ("stages/curated_output/*/ids.*", append),
     ("stages/diversity_metrics/*/metrics.*", lose_output),
-    # One of each kind: of fragments, a fit, the whole corpus, what lies outside the store.
-    *(
-        (f"receipts/{stage}.json", lose_output)
-        for stage in ("raw_docs", "token_counts", "base_model", "greedy_order", "curated_output")
-    ),
 ]
 WORST = (
     "documents/index/*",
     "records/*/*.arrow",
     "views/*",
     "stages/token_counts/*/*",
-    "receipts/raw_docs.json",
 )
 CASES = [
     *((alter, *case) for case in MADE_AGAIN),
@@ -190,15 +183,33 @@ def test_fragments_under_each_others_names_are_found(
     assert differing(folder / "divorder.toml", expected[event.__name__]) == []
 
 
-def test_a_receipt_in_place_of_another_is_found(
-    folder: Path, runner: Runner, expected: dict[str, Any]
+@pytest.mark.parametrize("event", [lose_output, append])
+@pytest.mark.parametrize("damage", [alter, cut, empty, Path.unlink])
+def test_a_damaged_state_is_mended_from_its_copy(
+    damage: Damage, event: Callable[[Path], None], folder: Path, runner: Runner, expected: dict[str, Any]
 ) -> None:
-    receipts = folder / "store/receipts"
-    shutil.copy(receipts / "clusters.json", receipts / "raw_docs.json")
-    lose_output(folder)
-    assert runner.run(folder / "divorder.toml", folder / "log") == 0
-    assert "raw_docs.json is damaged" in (folder / "log.out").read_text()
-    assert differing(folder / "divorder.toml", expected["lose_output"]) == []
+    path, config = folder / "store/state.json", folder / "divorder.toml"
+    damage(path)
+    event(folder)
+    status = runner.run(config, folder / "log")
+    said = (folder / "log.out").read_text()
+    assert status == 0, said
+    assert f"{path} is damaged or gone: this run goes on from its copy" in said
+    assert differing(config, expected[event.__name__]) == []
+    assert runner.run(config, folder / "log") == 0
+    said = (folder / "log.out").read_text()
+    assert "damaged" not in said and "(unchanged)" in said
+
+
+def test_a_damaged_state_without_a_whole_copy_is_refused(folder: Path, runner: Runner) -> None:
+    state, (copy,) = folder / "store/state.json", (folder / "store/states").iterdir()
+    alter(state)
+    alter(copy)
+    for command, named in {"run": copy, "plan": state, "summary": state}.items():
+        assert runner.run(folder / "divorder.toml", folder / "log", command=command) == 1
+        said = (folder / "log.out").read_text()
+        assert f"{named} is damaged" in said
+        assert "Traceback" not in said
 
 
 def test_several_damaged_files_are_mended_in_one_run(
@@ -214,53 +225,34 @@ def test_several_damaged_files_are_mended_in_one_run(
 
 
 REFUSED = [
-    *(
-        (alter, f"{kind}/{stage}/*")
-        for kind in ("fits", "pins")
-        for stage in ("base_model", "centroids", "bin_edges", "cluster_names")
-    ),
-    *((cut, "fits/base_model/*"), (empty, "pins/centroids/*")),
-    # Every fit that is lost: tests/pipeline/test_fits.py.
-    *((Path.unlink, "fits/centroids/*"), (Path.unlink, "pins/base_model/*")),
+    *((alter, stage) for stage in ("base_model", "centroids", "bin_edges", "cluster_names")),
+    *((cut, "base_model"), (Path.unlink, "centroids")),
 ]
-REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "order"}
-"""The section with the `refit` that asks for another fit."""
+REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "bins"}
+"""The name by which `--refit` asks for another fit."""
 
 
 @pytest.mark.parametrize(
-    ("damage", "pattern"), REFUSED, ids=[f"{damage.__name__}-{pattern}" for damage, pattern in REFUSED]
+    ("damage", "stage"), REFUSED, ids=[f"{damage.__name__}-{stage}" for damage, stage in REFUSED]
 )
 def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
-    damage: Damage, pattern: str, folder: Path, runner: Runner, expected: dict[str, Any]
+    damage: Damage, stage: str, folder: Path, runner: Runner, expected: dict[str, Any]
 ) -> None:
-    kind, stage, _ = pattern.split("/")
-    found = min((folder / "store").glob(pattern))
-    path = found if found.is_file() else max(found.iterdir())
-    whole = path.read_bytes()
-    damage(path)
+    (fit,) = (folder / "store/fits" / stage).iterdir()
+    damage(max(fit.iterdir()))
     lose_output(folder)
     config = folder / "divorder.toml"
     assert runner.run(config, folder / "log") == 1
     said = (folder / "log.out").read_text()
-    lost = damage is Path.unlink and kind == "pins"
-    assert f"{'fit' if kind == 'fits' else 'pin'} {found} is {'missing' if lost else 'damaged'}" in said
+    assert f"fit {fit} is damaged" in said
     assert "Traceback" not in said
-    # What it says to put there is what was there.
-    if kind == "pins":
-        record = folder / "store/history/pins" / stage / found.name
-        assert f"copy {record} there" in said
-        assert record.read_bytes() == whole
     if stage in REFIT:
-        section = REFIT[stage]
-        assert f'set {section}.refit = "now" for one run to fit again' in said
-        kept = config.read_text()
-        config.write_text(kept.replace(f"[{section}]", f'[{section}]\nrefit = "now"'))
-        assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
-        config.write_text(kept)
+        assert f"divorder run --refit {REFIT[stage]} to fit again" in said
+        asked = {"command": f"run --refit {REFIT[stage]}"}
+        assert runner.run(config, folder / "log", **asked) == 0, (folder / "log.out").read_text()
     else:
-        for part in ("pins", "history/pins"):
-            assert str(folder / "store" / part / stage) in said
-            shutil.rmtree(folder / "store" / part / stage)
+        assert f"delete {fit.parent} to fit again" in said
+        shutil.rmtree(fit.parent)
     assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
     assert differing(config, expected["lose_output"]) == []
 

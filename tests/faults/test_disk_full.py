@@ -21,7 +21,7 @@ from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 DISK = 4 << 20
-CONSTANTS = {"buckets": {"BUCKET_BYTES": 10_000}, "in place": {"LINE_BYTES": 1}}
+CONSTANTS = {"buckets": {"MEMORY_BYTES": 20_000, "BUCKET_BYTES": 10_000}, "in place": {"LINE_BYTES": 1}}
 """With which the output goes through several bucket files, or its lines are written where they belong."""
 
 

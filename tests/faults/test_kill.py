@@ -21,7 +21,7 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
-from tests.faults.runner import Runner
+from tests.faults.runner import EVENTS, Runner
 
 STAGES = GRAPH.needed(Settings(exports=Exports(formats=("parquet", "megatron"))))
 
@@ -71,21 +71,20 @@ class Scenario:
         self.seconds = time.monotonic() - start
         assert status == 0, (folder / "log.out").read_text()
         self.output = output_of(config)
-        events = [line for line in lines if not line.startswith(("put", "copy"))]
-        for stage, numbers in by_stage(events).items():
+        events = [line for line in lines if line.startswith(EVENTS)]
+        for stage, numbers in by_stage(lines).items():
             # And always where one rename decides what all later runs see, and at commits of output and exports,
             # the first and the last of them among these.
             wanted = set(spread(numbers, self.per_stage))
             decisive = (
                 "/views/",
-                "/pins/",
                 *(f"/curated/{name}" for name in ("curated.jsonl", "curated-00000", "order", "curated_meta")),
                 "/exports/_parquet/manifest",
                 "/exports/megatron/train-",
             )
             for part in decisive:
                 wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
-            for part in ("/documents/", "/fits/", "/records/"):
+            for part in ("/documents/", "/fits/", "/records/", "/stages/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             # In `make test-long` more points are asked for than a small stage has writes.
             assert len(wanted) >= min(self.per_stage, len(numbers)) > 0, stage
@@ -96,15 +95,17 @@ class Scenario:
                 self.points[stage, at] = Point(number, when, what)
 
 
-def by_stage(events: list[str]) -> dict[str, list[int]]:
-    """Numbers of the events of each stage: those up to the rename of its receipt."""
+def by_stage(lines: list[str]) -> dict[str, list[int]]:
+    """Numbers of the events of each of the STAGES, and of others that follow it, by the lines of a log."""
     found: dict[str, list[int]] = {stage: [] for stage in STAGES}
-    stages = iter(STAGES)
-    stage = next(stages)
-    for number, event in enumerate(events):
-        found[stage].append(number)
-        if event.startswith("replace") and event.endswith(f"receipts/{stage}.json"):
-            stage = next(stages, stage)
+    stage, number = STAGES[0], 0
+    for line in lines:
+        if line.startswith("stage "):
+            name = line.removeprefix("stage ")
+            stage = name if name in found else stage
+        elif line.startswith(EVENTS):
+            found[stage].append(number)
+            number += 1
     return found
 
 
@@ -217,7 +218,7 @@ def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Sce
         "store/records/",
         "store/views/",
         "store/stages/",
-        "store/receipts/",
+        "store/state.json",
         "store/fits/",
     ):
         assert any(what.startswith(part) for what in touched), part
@@ -232,7 +233,8 @@ def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
     assert copied, "expected merged fragments"
     assert len(list((whole / "curated").glob("curated-*.jsonl"))) > 2
     assert not (whole / "curated/curated.jsonl").exists()
-    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["figures"]
+    state = orjson.loads((whole / "store/state.json").read_bytes())
+    clusters = state["receipts"]["clusters"]["figures"]
     assert clusters["fitted"].startswith("no: kept")
     assert clusters["new_documents"] > 80
     assert len(TOPICS) == 4 and (start / "curated/curated.jsonl").exists()

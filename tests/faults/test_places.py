@@ -85,7 +85,7 @@ def test_a_store_of_a_newer_version(config: Path, tmp_path: Path, runner: Runner
     before = output_of(config)
     (tmp_path / "store/format.json").write_text('{"format": "divorder store", "version": 999}')
     said = fails(config, runner)
-    assert "format version 999, this package reads version 3; install the version that wrote it" in said
+    assert "format version 999, this package reads version 4; install the version that wrote it" in said
     assert output_of(config) == before
 
 

@@ -31,7 +31,8 @@ def test_what_a_run_that_was_killed_in_training_left_is_removed_by_the_next(
     tmp_path: Path, runner: Runner, module: str
 ) -> None:
     config, temporary = make_corpus(tmp_path, files=1), tmp_path / "temporary"
-    config.write_text(config.read_text() + '[embedding]\nkind = "deep"\n[deep]\ntrain_tokens = 1000\n')
+    deep = '[embedding]\nkind = "deep"\n[advanced]\ndecoder_tokens = 1000\n'
+    config.write_text(config.read_text().replace("[advanced]\n", deep))
     temporary.mkdir()
     killed = subprocess.run(
         [sys.executable, "-c", KILLED.format(module=module), "--config", str(config), "run"],

@@ -24,9 +24,9 @@ path = "{store}"
 [output]
 path = "{output}"
 plot = false
-[model]
+[advanced]
 vocab_size = 512
-dim = 16
+token_dims = 16
 [clusters]
 k = 4
 [order]

@@ -54,7 +54,7 @@ class Corpus:
 @pytest.fixture
 def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
     path = tmp_path / "docs.jsonl"
-    chosen = make_settings(clusters={"refit": "never"}, input={"paths": [str(path)], "max_reject_share": 0.1})
+    chosen = make_settings(refit={"clusters": "never"}, input={"paths": [str(path)], "max_reject_share": 0.1})
     return Corpus(path, chosen)
 
 
@@ -67,15 +67,14 @@ def new(figures: dict[str, dict[str, Any]]) -> set[int]:
     return {figures[stage]["new_documents"] for stage in ("raw_docs", *PER_DOCUMENT)}
 
 
-def test_nothing_new_computes_nothing_and_touches_no_file_but_the_receipts(corpus: Corpus) -> None:
+def test_nothing_new_computes_nothing_and_touches_no_file_but_the_state(corpus: Corpus) -> None:
     corpus.run(joined(LINES))
     before = corpus.files()
     figures = corpus.run()
     assert {of["new_documents"] for of in figures.values()} == {0}
     after = corpus.files()
-    assert set(after) == set(before)
-    changed = {Path(name).parent.name for name in after if after[name] != before[name]}
-    assert changed <= {"receipts"}, "receipts say how long this run took"
+    changed = {Path(name).name.partition(".")[0] for name, _ in after.items() ^ before.items()}
+    assert changed == {"state"}, "it says how long this run took"
 
 
 def test_the_same_bytes_written_again_are_nothing_new(corpus: Corpus) -> None:

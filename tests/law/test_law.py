@@ -12,7 +12,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +35,22 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.corpus import file_states, ingest, inputs
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
-from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import KINDS, Evidence
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
-from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.pointers import write_pointer
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt, load_result, load_state
 from dagster_divorder.store.view import View
-from tests.conftest import TOPICS, examples, is_long, topic_text
-from tests.law.test_totality import fields
+from tests.conftest import TOPICS, copy_fits, examples, is_long, topic_text
+from tests.law.test_totality import candidates, environment, fields
 
 STEPS = 12
 PER_DOCUMENT = (
@@ -71,9 +70,9 @@ TEXT_FIELDS = ("text", "body")
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
-    "clusters.refit": ("auto", "never"),
+    "refit": ({}, {"clusters": "never"}),
     "embedding.pooling": ("idf", "mean"),
-    "embedding.pca": (0, 2),
+    "embedding.pca": (0, 2, {"deep": 2}),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
@@ -112,31 +111,19 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
-    "animation.fps": (30, 1),
-    "animation.frames": (600, 2),
-    "ari_comparison.refit": ("auto", "never"),
-    "ari_comparison.refresh": (0.2, 0.0),
-    "ari_comparison.sample": (0, 5),
+    "advanced.film_frames": (600, 2),
     "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
-    "automation.interval_seconds": (4, 1),
-    "automation.settle_seconds": (10.0, 0.0),
-    "cluster_map.refit": ("never", "auto"),
-    "cluster_map.sample": (20_000, 1),
-    "clusters.algorithm": ("faiss", "minibatch"),
+    "advanced.interval_seconds": (4, 1),
+    "advanced.settle_seconds": (10.0, 0.0),
+    "advanced.map_documents": (20_000, 1),
     "clusters.k": (3, 2, 5, "auto"),
-    "clusters.metric": ("cosine", "euclidean"),
     "comparison.documents": (("original", "round_robin"), ("stratified",)),
     "comparison.sequences": (("original", "random"), ("balanced",)),
     "deep.dtype": ("float32", "auto", "bfloat16"),
-    "deep.long_documents": ("truncate", "chunk"),
     "deep.max_tokens": (0, 5),
-    "deep.pca": (None, 2),
     "deep.pooling": ("auto", "last", "cls"),
-    "deep.refit": ("never", "auto"),
-    "deep.stored": ("float32", "float16"),
-    "deep.train_tokens": (300, 0),
+    "advanced.decoder_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
-    "embedding.nan_as_zero": (False, True),
     "engine.workers": (0, 1),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text"), ("litdata", "mds")),
     "exports.micro_batch": (1, 2),
@@ -146,17 +133,13 @@ ALL_CHOICES = CHOICES | {
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
-    "k_calibration.fits": (2, 3),
-    "k_calibration.refit": ("auto", "never"),
-    "k_calibration.refresh": (0.2, 0.0),
-    "k_calibration.sample": (0, 5),
+    "advanced.silhouette_documents": (0, 5),
     "k_calibration.values": ((2, 3), (2, 4, 6)),
     "mixing.exponent": (0.3, 1.0),
-    "model.dim": (8, 4),
-    "model.refit": ("never", "auto"),
-    "model.vocab_size": (512, 600),
+    "advanced.token_dims": (8, 4),
+    "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (0, 50, 300),
-    "order.refit": ("auto", "never"),
+    "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "order.targets": (
         {},
         {"cluster": {"progress": (0.0, 1.0), "0": (0.7, 0.2)}},
@@ -165,18 +148,12 @@ ALL_CHOICES = CHOICES | {
     "output.format": ("auto", "jsonl"),
     "output.plot": (False, True),
     "output.shard_bytes": (2 << 30, 700),
-    "output.sidecars": (False, True),
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
     "selection.min_quality": (None, 0.5),
-    "selection.rate": (1.0, 3.0),
-    "selection.start": ("uniform", "quality"),
-    "selection.steps": (20, 1),
-    "selection.tolerance": (1e-4, 0.0),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
     "sequence.vectors": (64, 0, 3),
-    "store.wait": (True, False),
 }
 """Of `make test-long`."""
 NOT_DRAWN = {
@@ -185,11 +162,30 @@ NOT_DRAWN = {
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     *("heldout.paths", "input.source"),
-    *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
+    *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
-    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
+    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+    *("engine.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+}
+
+
+def own_choices(name: str, values: list[Any]) -> tuple[Any, ...]:
+    """The default of a field and the smallest other value that its type has and settings accept."""
+    default: Any = Settings()
+    for part in name.split("."):
+        default = getattr(default, part)
+    for value in candidates(values, default):
+        with suppress(SettingsError):
+            load_settings(environ=environment((name, value)))
+            return (default, value)
+    raise AssertionError(f"no value of {name} is accepted alone: add some to ALL_CHOICES, or NOT_DRAWN")
+
+
+ALL_CHOICES |= {
+    name: own_choices(name, values)
+    for name, values in fields()
+    if name not in ALL_CHOICES and name not in NOT_DRAWN
 }
 if is_long():
     CHOICES = ALL_CHOICES
@@ -227,8 +223,6 @@ DRIFTS = {
     "heldout": ("has grown", " are left", "is held out"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
-REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
-"""Sections whose `refit` says when the fits of a run are made again."""
 PLANNED: Counter[str] = Counter()
 """Stages of runs by what was planned for them, and whether a run found out more."""
 REFUSED: Counter[str] = Counter()
@@ -255,7 +249,7 @@ class Law(RuleBasedStateMachine):
         self.used_records: dict[str, set[bytes]] = {}
         self.used_documents: set[str] = set()
         self.put_out: set[str] = set()
-        self.pins: dict[str, bytes] = {}
+        self.fits: dict[tuple[str, str], Result] = {}
 
     # What the user does ------------------------------------------------------------------------------------------
 
@@ -344,7 +338,7 @@ class Law(RuleBasedStateMachine):
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
-        self.pins = self.read_pins()
+        self.fits = self.read_fits()
         self.documents &= self.used_documents
         self.records = dict(self.used_records)
         for stage in set(PER_DOCUMENT) & set(self.receipts):
@@ -372,7 +366,7 @@ class Law(RuleBasedStateMachine):
             "store": {"path": self.store.root},
             "output": {"path": self.folder / "out", "plot": False},
             "exports": {"path": self.folder / "exports"},
-            "model": {"vocab_size": 512, "dim": 8},
+            "advanced": {"vocab_size": 512, "token_dims": 8},
             "embedding": {"path": self.folder / "vectors.npy"},
             "sequence": {"length": 64, "batch": 2},
         }
@@ -442,7 +436,7 @@ class Law(RuleBasedStateMachine):
             self.receipts = {name: made for name in GRAPH if (made := load_receipt(self.store, name))}
             if "greedy_order" in self.receipts:
                 self.orders.add(self.receipts["greedy_order"].key)
-            self.pins = self.read_pins()
+            self.fits = self.read_fits()
             self.run_as_set(count)
 
     def run_as_set(self, count: int | None) -> None:
@@ -476,17 +470,16 @@ class Law(RuleBasedStateMachine):
         self.documents |= self.used_documents
 
         # What is learnt from the corpus stays, but for what says why it was fitted again.
-        pins, refitted = self.read_pins(), {stage for stage in made if was_fitted_again(made[stage])}
-        for name, pin in self.pins.items():
-            stage = Path(name).parent.name
-            if name not in pins:
+        fits, refitted = self.read_fits(), {stage for stage in made if was_fitted_again(made[stage])}
+        for (stage, key), fit in self.fits.items():
+            if (stage, key) not in fits:
                 # It went with the fit that it rests on, which another one has replaced.
-                assert refitted & set(GRAPH[stage].reads_under(chosen)), name
-            elif pins[name] != pin:
-                assert stage in refitted, name
-                reason = orjson.loads(pins[name])["reason"]
-                assert any(drift in reason for drift in DRIFTS.get(stage, ())), (name, reason)
-        self.pins = pins
+                assert refitted & set(GRAPH[stage].reads_under(chosen)), (stage, key)
+            elif fits[stage, key] != fit:
+                assert stage in refitted, (stage, key)
+                reason = fits[stage, key].facts["reason"]
+                assert any(drift in reason for drift in DRIFTS.get(stage, ())), (stage, key, reason)
+        self.fits = fits
 
         # A fragment is computed whole: with its documents, those the input no longer holds.
         stored = self.fragment_texts()
@@ -539,9 +532,10 @@ class Law(RuleBasedStateMachine):
         rows = zip(view.record_row.tolist(), view.document_row.tolist(), strict=True)
         return [(records[record], documents[document]) for record, document in rows]
 
-    def read_pins(self) -> dict[str, bytes]:
-        pins = self.store.root / "pins"
-        return {str(path): path.read_bytes() for path in pins.rglob("*.json")}
+    def read_fits(self) -> dict[tuple[str, str], Result]:
+        """The fits of the store by stage and key."""
+        results = load_state(self.store).results
+        return {(stage, fit.key): fit for stage in results for fit in results[stage] if "fit" in fit.files}
 
     def fragment_texts(self) -> set[str]:
         return {text for f in self.view().documents for text in read_content(self.store, f.file).to_pylist()}
@@ -562,11 +556,9 @@ class Law(RuleBasedStateMachine):
             store={"path": self.folder / "fresh"},
             output={"path": self.folder / "fresh_out"},
             exports={"path": self.folder / "fresh_exports"},
-            **{section: {"refit": "never"} for section in REFITS},
+            refit=dict.fromkeys(RULES, "never"),
         )
-        LocalStore(fresh.store.path).open()
-        for part in ("fits", "pins"):
-            shutil.copytree(self.store.root / part, fresh.store.path / part)
+        copy_fits(self.store.root, fresh.store.path)
         with pytest.MonkeyPatch.context() as patch:
             whole_fragments(patch)
             if "external_embeddings" in GRAPH.needed(fresh):
@@ -606,8 +598,9 @@ class Law(RuleBasedStateMachine):
                 run_all(fresh, Silent(), needed[:at])
                 with closing(Run(fresh, store, Silent())) as run:
                     own, key = self.receipts[stage.name].key, stage.key(run)
-                fit = read_pin(store, f"pins/{stage.name}/{own}.json")
-                write_pointer(store, f"pins/{stage.name}/{key}.json", fit)
+                fit = load_result(store, stage.name, own)
+                assert fit
+                keep_result(store, stage.name, replace(fit, key=key))
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:
@@ -617,7 +610,7 @@ def keep_what_goes_together(selection: dict[str, Any]) -> None:
     if selection["method"] == "none":
         del selection["documents"]
     if not selection["quality"]:
-        selection |= {"alpha": 0.0, "start": "uniform"}
+        selection["alpha"] = 0.0
         selection.pop("min_quality", None)
         if selection["method"] == "quality":
             selection["method"] = "random"
@@ -659,6 +652,7 @@ def fast_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_field_is_drawn_in_the_long_run() -> None:
     assert set(ALL_CHOICES) | NOT_DRAWN == {name for name, _ in fields()}
+    assert all(len(set(map(repr, values))) > 1 for name, values in ALL_CHOICES.items() if name not in CHOICES)
 
 
 def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) -> None:

@@ -7,7 +7,6 @@ fingerprint of a stage changes its bytes for some value. Every stage is computed
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,29 +21,17 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit, Stage
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.arrays import unpack, unpack_table
-from dagster_divorder.store.fits import Fit, read_fit
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import is_long, topic_records, write_jsonl
-from tests.law.test_totality import BY_HAND, environment, fields
+from tests.law.test_totality import candidates, environment, fields
 
 VALUES = 2
 """Of each field, at most so many that the settings accept; one will do where it changes every stage that it is in the
 key of, and `make test-long` tries all of them."""
-
-
-def candidates(values: list[Any], here: Any) -> list[Any]:
-    """The values of a field that are most likely to be accepted and to make a difference: small ones."""
-
-    def size(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return 0
-        return abs(math.log(abs(value) + 1e-9)) if math.isfinite(value) else math.inf
-
-    return sorted((value for value in values if value != here), key=size)
 
 
 def corpus(folder: Path) -> None:
@@ -68,11 +55,10 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         input = {{ paths = ["docs.jsonl"], source_field = "source", max_reject_share = 0.9 }}
         store = {{ path = "{name}" }}
         output = {{ path = "{name}-out", plot = false }}
-        model = {{ vocab_size = 512, dim = 8 }}
+        advanced = {{ vocab_size = 512, token_dims = 8, decoder_tokens = 2000 }}
         clusters = {{ k = 4 }}
         order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}
         sequence = {{ length = 64, batch = 4, vectors = 8 }}
-        deep = {{ train_tokens = 2000 }}
         exports = {{ formats = ["olmo", "parquet"], path = "{name}-exports" }}
         """
     )
@@ -100,17 +86,15 @@ def _result(run: Run, stage: Stage) -> Result:
             fragment: _hash_of(run.store.read_verified(file), file) for fragment, file in files.items()
         }
     if isinstance(stage, PinnedFit):
-        fit = read_fit(run.store, Fit(stage.name, receipt.version, ""))
-        return key, {
-            "": _hash(*(name.encode() + data for name, data in sorted(fit.items()) if name != FITTED))
-        }
+        fit = run.fit(stage.name)
+        return key, {"": _hash(*(name.encode() + data for name, data in sorted(fit.items())))}
     if stage.name == "curated_output":
         paths = [
             path for path in sorted(run.settings.output.path.iterdir()) if path.name != "curated_meta.json"
         ]
         return key, {"": _hash(*(path.name.encode() + path.read_bytes() for path in paths))}
-    files = {name: file for name, file in sorted(receipt.files.items()) if name != ABOUT}
-    return key, {"": _hash(*(name.encode() + run.store.read_verified(file) for name, file in files.items()))}
+    files = sorted(receipt.files.items())
+    return key, {"": _hash(*(name.encode() + run.store.read_verified(file) for name, file in files))}
 
 
 def _hash_of(data: bytes, file: str) -> str:
@@ -134,7 +118,7 @@ def changes_of(section: str, base: Settings) -> Iterator[tuple[str, list[Any]]]:
             here: Any = base
             for part in name.split("."):
                 here = getattr(here, part)
-            yield name, candidates(BY_HAND.get(name, values), here)
+            yield name, candidates(values, here)
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ TARGETS = [
 ]
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
+    "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
     "order.options": [
         {},
         {"within_cluster": "length-asc"},
@@ -108,6 +109,7 @@ BY_HAND: dict[str, list[Any]] = {
     "evidence.orders": [[], ["nope"], ["nope/random"], ["curated"] * 2, ["stratified/nope"], ["curated/f3"]],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
+    "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
@@ -118,11 +120,9 @@ BY_HAND: dict[str, list[Any]] = {
     "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
-    "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
+    "deep.model": ["", "bootstrap", "/dev/null", "no/where", "no/where@main", "no/where@../..", "a@"],
     "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
-    "model.revision": ["", "main", "\0"],
-    "deep.revision": ["", "main", "../.."],
     "engine.kind": ["local", "nope"],  # Ray has tests of its own
     "engine.address": ["", "nope", "127.0.0.1:1"],
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
@@ -152,23 +152,28 @@ def values_of(annotation: Any) -> list[Any]:
     raise AssertionError(f"no values for {annotation}: add them to BY_HAND")
 
 
+def candidates(values: list[Any], here: Any) -> list[Any]:
+    """The values of a field that are most likely to be accepted and to make a difference: small ones."""
+
+    def size(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return 0
+        return abs(math.log(abs(value) + 1e-9)) if math.isfinite(value) else math.inf
+
+    return sorted((value for value in values if value != here), key=size)
+
+
 def fields() -> Iterator[tuple[str, list[Any]]]:
+    """Every field, and values to try: of its type, where none are in BY_HAND."""
     for section, field in Settings.model_fields.items():
         inner = field.annotation
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            yield section, values_of(inner)
+            yield section, BY_HAND.get(section) or values_of(inner)
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"
-            strategy = key in ("strategy",)
-            yield (
-                name,
-                BY_HAND[name]
-                if name in BY_HAND
-                else sorted(STRATEGIES)
-                if strategy
-                else values_of(of.annotation),
-            )
+            by_hand = BY_HAND.get(name, sorted(STRATEGIES) if key == "strategy" else None)
+            yield name, values_of(of.annotation) if by_hand is None else by_hand
 
 
 CHANGES = [(name, value) for name, values in fields() for value in values]
@@ -204,11 +209,12 @@ path = "store"
 [output]
 path = "out"
 plot = false
-[model]
+[advanced]
 vocab_size = 512
-dim = 8
+token_dims = 8
+decoder_tokens = 2000
+film_frames = 2
 [deep]
-train_tokens = 2000
 dtype = "float32"
 [k_calibration]
 values = [2, 3]
@@ -219,8 +225,6 @@ length_bins = 5
 [sequence]
 length = 64
 batch = 2
-[animation]
-frames = 2
 [engine]
 workers = 1
 """
@@ -261,10 +265,9 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed
+    # Workers of this machine have no address, nothing is mixed
     # or chosen, and the input is one alone.
     alone = (
-        ".revision",
         ".address",
         "input.source",
         ".total_tokens",
@@ -291,23 +294,19 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
 
 MOST: dict[str, Any] = {
     "seed": 2**63 - 1,
-    "ari_comparison.sample": 2**53,
-    "k_calibration.sample": 2**53,
+    "advanced.silhouette_documents": 2**53,
     "k_calibration.values": [2, 59, 60, 61, 10_000],
-    "cluster_map.sample": 2**53,
+    "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": sorted(STRATEGIES),
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
     "order.options": {"shards": 2**53, "buffer": 2**53},
-    "animation.fps": 120,
 }
 LEAST: dict[str, Any] = {
-    "ari_comparison.sample": 1,
-    "k_calibration.sample": 1,
-    "k_calibration.fits": 2,
+    "advanced.silhouette_documents": 1,
     "k_calibration.values": [2],
-    "cluster_map.sample": 1,
+    "advanced.map_documents": 1,
     "clusters.k": 1,
     "comparison.documents": ["original"],
     "comparison.sequences": ["original"],
@@ -315,7 +314,6 @@ LEAST: dict[str, Any] = {
     "sequence.batch": 1,
     "order.length_bins": 1,
     "order.options": {},
-    "animation.fps": 1,
 }
 
 

@@ -376,21 +376,11 @@ def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp
         made = make_checkpoint({"model.embed_tokens.weight": table}, name=f"made-{name}")
         made.rename(repository / "snapshots" / commit)
 
-    def found(**options: str) -> str:
-        return locate_with("org/model", "http://127.0.0.1:9", tmp_path / "cache", offline="1", **options)
+    def found(model: str) -> str:
+        return locate_with(model, "http://127.0.0.1:9", tmp_path / "cache", offline="1")
 
     snapshots = repository / "snapshots"
-    assert found() == str(snapshots / commits["main"])
-    assert found(revision="v1") == found(revision=commits["v1"]) == str(snapshots / commits["v1"])
-    said = found(revision="v9")
+    assert found("org/model") == str(snapshots / commits["main"])
+    assert found("org/model@v1") == found(f"org/model@{commits['v1']}") == str(snapshots / commits["v1"])
+    said = found("org/model@v9")
     assert said.startswith("InputError: model.base is 'org/model' at 'v9': no such directory, and neither")
-
-
-@pytest.mark.parametrize(("setting", "named"), [("model.base", "model"), ("deep.model", "deep")])
-def test_a_directory_has_no_revision(make_checkpoint, setting, named):
-    directory = make_checkpoint({"wte.weight": TABLE})
-    with pytest.raises(
-        InputError,
-        match=rf"{named}\.revision is 'v1' and {setting} is the directory .* remove it, or name the id",
-    ):
-        locate(str(directory), setting=setting, revision="v1")

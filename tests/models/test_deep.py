@@ -289,7 +289,7 @@ def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypat
     assert (read_spec(folder).device, read_spec(folder).dtype) == ("cpu", "bfloat16")
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert (read_spec(folder).device, read_spec(folder).dtype) == ("cpu", "float32")
-    with pytest.raises(InputError, match=r'deep.device is "cuda", which torch .* does not find'):
+    with pytest.raises(InputError, match=r'engine.device is "cuda", which torch .* does not find'):
         read_spec(folder, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert (read_spec(folder).device, read_spec(folder).dtype) == ("cuda", "bfloat16")

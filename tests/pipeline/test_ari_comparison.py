@@ -16,6 +16,7 @@ from dagster_divorder import run_stage
 from dagster_divorder.core.topics import cluster_map
 from dagster_divorder.core.topics.agreement import Agreement
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
@@ -35,8 +36,8 @@ from dagster_divorder.stages.topics.ari_comparison import (
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
 
 MOODS = {
@@ -240,12 +241,16 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     assert STAGE_OF[chosen] in clusters.upstream
 
 
-def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(tmp_path: Path) -> None:
+def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drift, "CHANGED", 0.0)
     settings = settings_of(
         tmp_path,
-        ari_comparison={"spaces": ("shallow", "external"), "refresh": 0.0},
+        ari_comparison={"spaces": ("shallow", "external")},
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},
-        clusters={"k": 2, "refit": "never"},
+        clusters={"k": 2},
+        refit={"clusters": "never"},
     )
     fits = []
     for documents in (100, 108):
@@ -267,7 +272,11 @@ def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(150))
     whole, sampled = (
         compare(
-            embed(settings_of(tmp_path, ari_comparison={"sample": sample}), shallow="topics", deep="moods")
+            embed(
+                settings_of(tmp_path, advanced={"silhouette_documents": sample}),
+                shallow="topics",
+                deep="moods",
+            )
         )
         for sample in (0, 40)
     )

@@ -16,7 +16,6 @@ from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.topics.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -24,7 +23,7 @@ from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.components import load_space
 from dagster_divorder.stages.topics.k_calibration import _load, load_table
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
 
 VALUES = (2, 3, 4, 5, 8, 12)
@@ -45,7 +44,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "input": {"paths": [str(folder / "docs.jsonl")]},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "plot": False},
-        "model": {"vocab_size": 512, "dim": 16},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": "auto"},
         "k_calibration": {"values": VALUES},
         "sequence": {"length": 128, "batch": 4},
@@ -112,25 +111,6 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
     assert 100 * row["worst share, batch anywhere"] == sequences["worst batch anywhere"]
 
 
-def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:
-    settings, receipts = made
-    prune(settings, LocalStore(settings.store.path).open())
-    before = receipts["k_calibration"]
-    for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
-        again = run_stage("k_calibration", changed, Silent())
-        assert (again.version, again.files, again.fingerprint) == (
-            before.version,
-            before.files,
-            before.fingerprint,
-        )
-        assert again.figures["new_documents"] == 0
-        assert again.figures["fitted"] == "no: kept (first run on this store)"
-
-
-def kept(settings: Settings, **changes: Any) -> Any:
-    return settings.k_calibration.model_copy(update=changes)
-
-
 def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
     made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +138,8 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
 
 def test_a_sample_limits_the_silhouettes_alone(made: tuple[Settings, dict[str, Receipt]]) -> None:
     settings, receipts = made
-    sampled = settings.model_copy(update={"k_calibration": kept(settings, sample=150)})
+    advanced = settings.advanced.model_copy(update={"silhouette_documents": 150})
+    sampled = settings.model_copy(update={"advanced": advanced})
     rows, found = (
         table(settings, receipt)
         for receipt in (receipts["k_calibration"], run_stage("k_calibration", sampled, Silent()))
@@ -252,7 +233,7 @@ def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     words = [f"w{at}" for at in range(600)]
     texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
-    settings = settings_of(tmp_path, model={"vocab_size": 1024, "dim": 128})
+    settings = settings_of(tmp_path, advanced={"vocab_size": 1024, "token_dims": 128})
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     report = receipts["k_calibration"].figures
@@ -281,8 +262,8 @@ def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
 
     monkeypatch.setattr(module, "fit", watch)
     monkeypatch.setattr(module, "most_points", lambda k, algorithm: 20 * k)
-    again = settings.model_copy(update={"k_calibration": kept(settings, fits=4, refit="now")})
-    run_stage("k_calibration", again, Silent())
+    monkeypatch.setattr(module, "FITS", 4)
+    run_stage("k_calibration", settings.refitting("k_calibration"), Silent())
     run = Run(settings, LocalStore(settings.store.path), Silent())
     held = _load(run, run.view, load_space(run)).held
     assert len(fitted) == 4 * len(VALUES)

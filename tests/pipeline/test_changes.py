@@ -13,7 +13,7 @@ from dagster_divorder.pipeline.changes import changed_settings, given_settings
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import run
 
@@ -71,7 +71,12 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             {"evidence": {"orders": ["balanced/random"]}, "order": {"within": 0.5}},
             ["order.within 1.0 -> 0.5"],
         ),
-        ("base_model", {}, {"model": {"dim": 64}, "store": {"path": "/other"}}, ["model.dim 128 -> 64"]),
+        (
+            "base_model",
+            {},
+            {"advanced": {"token_dims": 64}, "store": {"path": "/other"}},
+            ["advanced.token_dims 128 -> 64"],
+        ),
     ],
 )
 def test_the_settings_that_decide_a_stage_are_named(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,9 +22,9 @@ from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 
@@ -42,12 +41,16 @@ class Corpus:
         self.settings = settings
         self.store = LocalStore(settings.store.path)
 
-    def run(self, records: list[dict[str, Any]] | None = None, **cluster_map: Any) -> Receipt:
+    def run(
+        self, records: list[dict[str, Any]] | None = None, *asked: Any, map_documents: int | None = None
+    ) -> Receipt:
         if records is not None:
             write_jsonl(self.path, records)
-        changed = self.settings.cluster_map.model_copy(update=cluster_map)
-        self.settings = self.settings.model_copy(update={"cluster_map": changed})
-        self.receipts = run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))
+        if map_documents:
+            changed = self.settings.advanced.model_copy(update={"map_documents": map_documents})
+            self.settings = self.settings.model_copy(update={"advanced": changed})
+        settings = self.settings.refitting(*asked)
+        self.receipts = run_all(settings, Silent(), GRAPH.needed(settings, "cluster_map"))
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
@@ -74,7 +77,7 @@ def make_corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Corpus]:
         chosen = make_settings(
             input={"paths": [str(tmp_path / name / "docs.jsonl")]},
             store={"path": tmp_path / name / "store"},
-            clusters={"refit": "never"},
+            refit={"clusters": "never"},
             engine={"workers": 1},
             **sections,
         )
@@ -114,14 +117,6 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     names = load_names(Run(corpus.settings, corpus.store))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
     assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
-
-
-def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = corpus.run(RECORDS)
-    forbid(monkeypatch, "fit", "place", "why_no_map", "_places", "_parquet", "_picture")
-    after = corpus.run(RECORDS)
-    assert (after.version, after.files) == (before.version, before.files)
-    assert (after.figures["new_documents"], after.figures["reused_documents"]) == (0, 80)
 
 
 def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +163,7 @@ def test_it_does_not_matter_in_how_many_runs_documents_came(
 
 
 def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
-    corpus.run(RECORDS, sample=30)
+    corpus.run(RECORDS, map_documents=30)
     before = corpus.places()
     assert list(before) == corpus.documents()[0][:30]
     receipt = corpus.run(RECORDS + MORE)
@@ -196,12 +191,12 @@ def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) ->
     corpus.run(RECORDS)
     corpus.run(RECORDS + MORE)
     before = corpus.places()
-    receipt = corpus.run(refit="now")
-    assert receipt.figures["fitted"] == "asked for by cluster_map.refit"
+    receipt = corpus.run(None, "cluster_map")
+    assert receipt.figures["fitted"] == "asked for by --refit cluster_map"
     assert receipt.figures["placed"] == 0 and receipt.figures["new_documents"] == 104
     assert corpus.places() != before
     now = corpus.places()
-    assert corpus.run(refit="never").figures["new_documents"] == 0
+    assert corpus.run().figures["new_documents"] == 0
     assert corpus.places() == now
     corpus.settings = corpus.settings.model_copy(update={"seed": 5})
     assert corpus.run().figures["fitted"] == "seed 0 -> 5"
@@ -228,7 +223,7 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "umap", None)
         receipt = corpus.run(RECORDS)
-        assert set(receipt.files) == {"picture", "about"}
+        assert set(receipt.files) == {"picture"}
         assert "pip install umap-learn" in receipt.figures["note"]
         assert receipt.figures["new_documents"] == 80 and receipt.figures["placed"] is None
         assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
@@ -238,7 +233,7 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "umap", None)
         assert corpus.run(RECORDS + MORE).figures["placed"] == 24, "a map that is there needs no umap-learn"
-        refused = corpus.run(refit="now")
+        refused = corpus.run(None, "cluster_map")
         assert "pip install umap-learn" in refused.figures["note"] and refused.figures["placed"] == 24
 
 
@@ -255,37 +250,10 @@ def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
     assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
 
 
-def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
-    first = corpus.run(RECORDS)
-    before = corpus.places()
-    for name in ("places", "map", "picture"):
-        path = corpus.store.local(first.files[name])
-        content = path.read_bytes()
-        if name == "places":
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            corpus.run(RECORDS + MORE)  # which reads where documents were
-        else:
-            path.unlink()
-        assert corpus.run(RECORDS).files == first.files
-        assert path.read_bytes() == content and corpus.places() == before
-
-
-def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> None:
-    corpus.run(RECORDS)
-    before = corpus.run(RECORDS + MORE)
-    places = corpus.places()
-    receipt = corpus.store.local("receipts/cluster_map.json")
-    receipt.unlink()
-    corpus.store.local(before.files["places"]).unlink()
-    after = corpus.run()
-    assert corpus.places() == places and after.files == before.files
-    assert orjson.loads(receipt.read_bytes())
-
-
 def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
     make_corpus: Callable[..., Corpus], tmp_path: Path
 ) -> None:
-    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, cluster_map={"sample": 50})
+    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, advanced={"map_documents": 50})
     out = tmp_path / "out"
 
     def make_output() -> set[str]:

@@ -19,7 +19,8 @@ from dagster_divorder.stages.topics.cluster_names import _evenly, load_names
 from dagster_divorder.stages.topics.cluster_table import EXAMPLES, NEAREST, load_cluster_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
-from tests.conftest import TOPICS, write_jsonl
+from dagster_divorder.store.state import load_state
+from tests.conftest import TOPICS, copy_fits, write_jsonl
 
 CLUSTERED = GRAPH.needed(Settings(), "clusters")
 
@@ -41,7 +42,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         input={"paths": [str(folder / "docs.jsonl")]},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 16},
+        advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4, **sections.get("clusters", {})},
         order={
             "length_bins": 5,
@@ -119,14 +120,12 @@ def test_names_stay_when_documents_are_appended_and_only_new_examples_are_read(
         update={"store": settings.store.model_copy(update={"path": tmp_path / "fresh"})}
     )
     monkeypatch.setattr(module, "load_receipt", lambda store, stage: None)
-    LocalStore(tmp_path / "fresh").open()
-    for name in ("fits", "pins"):
-        (tmp_path / "fresh" / name).symlink_to(tmp_path / "store" / name)
+    copy_fits(tmp_path / "store", tmp_path / "fresh")
     assert table_of(fresh) == after, "what was kept is what is read"
 
 
 def test_only_a_refit_names_anew(tmp_path: Path) -> None:
-    pinned = settings_of(tmp_path, clusters={"refit": "never"})
+    pinned = settings_of(tmp_path, refit={"clusters": "never"})
     write_jsonl(tmp_path / "docs.jsonl", records(50))
     before = [row["name"] for row in table_of(pinned)]
     backwards = [
@@ -134,7 +133,7 @@ def test_only_a_refit_names_anew(tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "docs.jsonl", backwards)
     assert [row["name"] for row in table_of(pinned)] == before
-    again = settings_of(tmp_path, clusters={"refit": "now"})
+    again = pinned.refitting("clusters")
     words = {word[::-1] for words in TOPICS.values() for word in words.split()}
     assert {word for row in table_of(again) for word in row["name"].split(", ")} <= words
 
@@ -178,5 +177,5 @@ def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_pa
         table_of(four)
         folders = [f"fits/{stage}" for stage in ("centroids", "cluster_names")] + ["stages/clusters"]
         assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
-        assert {len(store.list(f"{pins}/cluster_names")) for pins in ("pins", "history/pins")} == {2}
+        assert len(load_state(store).results["cluster_names"]) == 2
     assert load_names(Run(four, store, Silent()))

@@ -25,8 +25,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
@@ -123,7 +123,7 @@ def test_the_base_models_tokens_are_not_made_again(
 def test_what_is_there_is_not_computed_or_loaded_again(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_settings(deep={"model": str(models["bert"]), "stored": "float16"})
+    settings = make_settings(deep={"model": str(models["bert"])}, advanced={"stored": "float16"})
     first = run(settings)
     vectors = stored(settings)
     assert vectors.dtype == np.float16
@@ -144,17 +144,17 @@ def test_what_is_there_is_not_computed_or_loaded_again(
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        ({"tensor_parallel": 2}, True),
-        ({"device": "cpu"}, True),
-        ({"dtype": "float32"}, True),
-        ({"pooling": "mean"}, True),
-        ({"max_tokens": CONTEXT}, True),
-        ({"pca": 3}, True),
-        ({"dtype": "bfloat16"}, False),
-        ({"pooling": "cls"}, False),
-        ({"max_tokens": 20}, False),
-        ({"long_documents": "chunk"}, False),
-        ({"stored": "float16"}, False),
+        ({"deep": {"tensor_parallel": 2}}, True),
+        ({"engine": {"device": "cpu"}}, True),
+        ({"deep": {"dtype": "float32"}}, True),
+        ({"deep": {"pooling": "mean"}}, True),
+        ({"deep": {"max_tokens": CONTEXT}}, True),
+        ({"embedding": {"pca": {"deep": 3}}}, True),
+        ({"deep": {"dtype": "bfloat16"}}, False),
+        ({"deep": {"pooling": "cls"}}, False),
+        ({"deep": {"max_tokens": 20}}, False),
+        ({"deep": {"long_documents": "chunk"}}, False),
+        ({"advanced": {"stored": "float16"}}, False),
     ],
     ids=str,
 )
@@ -163,7 +163,8 @@ def test_the_key_is_what_settings_come_to(
 ) -> None:
     keys = []
     for more in ({}, change):
-        settings = make_settings(deep={"model": str(models["bert"]), **more})
+        deep = {"model": str(models["bert"]), **more.get("deep", {})}
+        settings = make_settings(**{**more, "deep": deep})
         keys.append(key_of(settings))
     assert (keys[0] == keys[1]) is same
 

@@ -14,7 +14,6 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
 from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -28,7 +27,7 @@ from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-SMALL = {"train_tokens": 3_000}
+SMALL = {"decoder_tokens": 3_000}
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_decoder_is_trained_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_settings(deep=SMALL)
+    settings = make_settings(advanced=SMALL)
     run = prepared(settings, "token_counts")
     assert not run.store.list("fits/deep_model")
     model = load_deep_model(prepared(settings))
@@ -71,19 +70,21 @@ def test_the_decoder_is_trained_once_and_appended_documents_use_it(
 def test_its_settings_and_the_base_model_decide_it(
     corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_deep_model(prepared(make_settings(deep=SMALL)))
+    model = load_deep_model(prepared(make_settings(advanced=SMALL)))
     elsewhere = {"store": {"path": tmp_path / "elsewhere"}, "engine": {"workers": 1}}
-    assert load_deep_model(prepared(make_settings(deep=SMALL, **elsewhere))).fingerprint == model.fingerprint
+    assert (
+        load_deep_model(prepared(make_settings(advanced=SMALL, **elsewhere))).fingerprint == model.fingerprint
+    )
     others = [
-        make_settings(deep={"train_tokens": 2_000}),
-        make_settings(deep=SMALL, seed=1),
-        make_settings(deep=SMALL, model={"dim": 8}),
+        make_settings(advanced={"decoder_tokens": 2_000}),
+        make_settings(advanced=SMALL, seed=1),
+        make_settings(advanced={**SMALL, "token_dims": 8}),
     ]
     fingerprints = {load_deep_model(prepared(settings)).fingerprint for settings in others}
     assert len(fingerprints | {model.fingerprint}) == 4
 
     forbid_training(monkeypatch)
-    assert load_deep_model(prepared(make_settings(deep=SMALL, output={"plot": True}))) == model
+    assert load_deep_model(prepared(make_settings(advanced=SMALL, output={"plot": True}))) == model
 
 
 def test_it_is_trained_on_the_documents_of_the_lowest_ids(
@@ -91,7 +92,7 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
 ) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
-    run = prepared(make_settings(deep=SMALL), "token_counts")
+    run = prepared(make_settings(advanced=SMALL), "token_counts")
     pairs, ids = deep_model._pairs(run, fit_rows(run, "deep_model"))
 
     view, tokens = run.view, run.files("token_counts")
@@ -125,7 +126,7 @@ def test_any_corpus_has_deep_embeddings(
     texts: list[str], dim: int, tmp_path: Path, make_settings: Make
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    settings = make_settings(model={"dim": dim})
+    settings = make_settings(advanced={"token_dims": dim})
     run = prepared(settings, "deep_embeddings")
     receipt, view = run.receipt("deep_embeddings"), run.view
     assert (receipt.figures["dim"], receipt.figures["flagged_documents"]) == (dim, 0)
@@ -134,19 +135,8 @@ def test_any_corpus_has_deep_embeddings(
 
 
 def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:
-    model = load_deep_model(prepared(make_settings(deep={"train_tokens": 0})))
+    model = load_deep_model(prepared(make_settings(advanced={"decoder_tokens": 0})))
     assert (model.trained["tokens"], model.trained["loss"]) == (0, [])
-
-
-def test_prune_keeps_the_decoder_that_the_result_was_made_with(corpus: Path, make_settings: Make) -> None:
-    load_deep_model(prepared(make_settings(deep={"train_tokens": 2_000})))
-    settings = make_settings(deep=SMALL)
-    run = prepared(settings, "deep_embeddings")
-    model = load_deep_model(run)
-    assert len(_stored_fits(run)) == 2
-    prune(settings, run.store)
-    assert _stored_fits(run) == {model.fingerprint}
-    assert load_deep_model(run) == model
 
 
 def _stored_fits(run: Run) -> set[str]:

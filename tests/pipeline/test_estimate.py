@@ -93,19 +93,20 @@ def test_a_growing_sample_tells_what_a_run_leaves(
 def test_stages_of_neural_networks_are_measured_on_a_few_documents(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(100))
-    monkeypatch.setattr(calibration, "FEW_BYTES", (8_000, 16_000, 32_000))
-    deep = {"train_tokens": 2_000}
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
+    monkeypatch.setattr(calibration, "FEW_BYTES", (4_000, 8_000))
+    few = {"decoder_tokens": 2_000}
     if kind == "deep":
-        settings = make_settings(embedding={"kind": "deep"}, deep=deep)
+        settings = make_settings(embedding={"kind": "deep"}, advanced=few)
         found = make_estimate(settings)
         stages = {"deep_model", "deep_embeddings"}
     else:
         settings = make_settings(
-            deep=deep,
+            advanced=few,
             heldout={"share": 0.1},
-            evidence={"tokens": 1_000, "seeds": 2, "epochs": 2, "batch": 1},
-            sequence={"length": 32, "batch": 1},
+            evidence={"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+            sequence={"length": 32, "batch": 4},
+            engine={"workers": 1},
         )
         found = make_estimate(settings, *GRAPH.needed(settings), "training_evidence")
         stages = {"training_evidence"}
@@ -188,7 +189,7 @@ def sampled(megabytes: float, seconds: dict[str, float]) -> Sampled:
 @pytest.fixture
 def written_down(tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings whose stages are raw_docs, base_model, token_counts and shallow_embeddings, in 4 MB of 16 measured."""
-    settings = make_settings(model={"vocab_size": 32_768})
+    settings = make_settings(advanced={"vocab_size": 32_768})
     runs = [
         sampled(1, {"raw_docs": 0.12, "base_model": 9.0, "token_counts": 1.03, "shallow_embeddings": 0.1}),
         sampled(2, {"raw_docs": 0.12, "base_model": 9.0, "token_counts": 0.05, "shallow_embeddings": 0.1}),

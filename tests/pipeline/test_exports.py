@@ -7,6 +7,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ from dagster_divorder.store.manifests import (
     read_whole,
 )
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.state import load_state, save_state
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
-from dagster_divorder.write.curated import Ledger
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
@@ -207,14 +207,12 @@ def test_an_export_of_version_2_opens_and_is_replaced_by_the_next_run(
         as_version_2(settings.exports.path / name)
         assert beside < set(os.listdir(settings.exports.path / name))
     store = LocalStore(settings.store.path)
-    for file in store.list("outputs"):
-        # What a store of that version noted, or has lost.
-        noted = read_pointer(store, file, Ledger)
-        if ledger and noted:
-            names = [name.removeprefix(NEIGHBOUR) for name in noted.files]
-            write_pointer(store, file, Ledger(noted.folder, names))
-        else:
-            (settings.store.path / file).unlink()
+    state = load_state(store)
+    # What a store of that version noted, or has lost.
+    noted = {
+        folder: [name.removeprefix(NEIGHBOUR) for name in names] for folder, names in state.outputs.items()
+    }
+    save_state(store, replace(state, outputs=noted if ledger else {}))
     assert list(batches(SequenceStream(folder))) == read
     assert "every file is as it was written" in str(verify(settings, folder, None))
     assert rotate_shards(folder, 0).files == list(folder.glob("*.bin"))

@@ -24,13 +24,12 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import examples, topic_records, write_jsonl
 
@@ -108,9 +107,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     meta = orjson.loads((corpus.folder / "curated/curated_meta.json").read_bytes())
     assert meta["space"] == {"vectors": "external_embeddings"}
     assert made["clusters"].upstream["external_embeddings"] == made["external_embeddings"].version
-    again = corpus.run(output={"sidecars": True})
-    assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
-    assert again["external_embeddings"].figures["read"] == "no: it has not changed"
+    assert corpus.read()["read"] == "no: it has not changed"
 
 
 def test_vectors_of_your_own_may_be_compared_without_being_clustered(
@@ -389,35 +386,3 @@ def test_whatever_happened_before_every_record_has_its_vector(
             view = View.load(store, made["raw_docs"].files["view"])
             found = map_vectors(store, view, made["external_embeddings"])
             assert np.abs(found - expected).max() < 1e-6
-
-
-def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "MERGE_FROM", 3)
-    texts = [*TEXTS]
-    for number in range(4):
-        corpus.write(texts)
-        made = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
-        assert made["external_embeddings"].figures["new_documents"] == (1 if number else 60)
-        texts = [*texts, f"new {number}"]
-    store = LocalStore(corpus.folder / "store")
-    prune(corpus.settings(clusters={"refit": "never"}, embedding={"pca": 3}), store)
-    assert plan_prune(store).bytes == {}
-    again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
-    assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
-    (folder,) = store.folders("stages/external_embeddings")
-    assert set(store.hashed(folder)) == set(store.hashed("documents"))
-
-
-def test_the_plan_of_vectors_of_your_own(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-
-    def planned() -> dict[str, tuple[str, int]]:
-        stages = make_plan(corpus.settings()).stages
-        return {stage.stage: (stage.scope, stage.documents) for stage in stages}
-
-    assert planned()["external_embeddings"] == planned()["clusters"] == ("all", 60)
-    corpus.run()
-    assert {scope for scope, _ in planned().values()} == {"nothing"}
-    corpus.write([*TEXTS, "new"])
-    assert planned()["external_embeddings"] == planned()["clusters"] == ("new", 1)
-    assert "shallow_embeddings" not in planned()

@@ -1,4 +1,4 @@
-"""Fits that are lost are missed, those of another corpus are known, and either is said with what to do."""
+"""A lost fit, and a fit of another corpus, are noticed and said with what to do."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 
 SMALL: dict[str, Any] = {
-    "model": {"vocab_size": 512, "dim": 8},
+    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 4_000},
     "embedding": {"kind": "auto", "pca": 4},
-    "deep": {"train_tokens": 4_000, "dtype": "float32"},
+    "deep": {"dtype": "float32"},
     "k_calibration": {"values": (2, 4)},
     "clusters": {"k": "auto"},
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
 FITS = {
-    "ari_comparison": "ari_comparison.refit",
-    "base_model": "model.refit",
-    "bin_edges": "order.refit",
-    "centroids": "clusters.refit",
+    "ari_comparison": "ari_comparison",
+    "base_model": "model",
+    "bin_edges": "bins",
+    "centroids": "clusters",
     "cluster_names": None,
-    "deep_components": "clusters.refit",
-    "deep_model": "deep.refit",
-    "k_calibration": "k_calibration.refit",
-    "map_fit": "cluster_map.refit",
-    "shallow_components": "clusters.refit",
+    "deep_components": "clusters",
+    "deep_model": "decoder",
+    "k_calibration": "k_calibration",
+    "map_fit": "cluster_map",
+    "shallow_components": "clusters",
 }
-"""Every fit that is made here, and the setting that asks for another one."""
+"""Every fit that is made here, and the name by which `--refit` asks for another one."""
 
 
 class Notes:
@@ -100,20 +100,7 @@ def made(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> Iterator[Pa
 
 def test_every_fit_is_made_here(everything: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = everything
-    for part in ("fits", "pins", "history/pins"):
-        assert sorted(path.name for path in (folder / "store" / part).iterdir()) == list(FITS)
-
-
-def lose_pin(store: Path, stage: str) -> Path:
-    (pin, *_) = (store / "pins" / stage).iterdir()
-    pin.unlink()
-    return pin
-
-
-def lose_pins_and_fits(store: Path, stage: str) -> Path:
-    for part in ("pins", "fits"):
-        shutil.rmtree(store / part / stage)
-    return store / "pins" / stage
+    assert sorted(path.name for path in (folder / "store/fits").iterdir()) == list(FITS)
 
 
 def lose_fit(store: Path, stage: str) -> Path:
@@ -122,57 +109,32 @@ def lose_fit(store: Path, stage: str) -> Path:
     return fit
 
 
-@pytest.mark.parametrize(
-    ("lose", "stage"),
-    [
-        *((lose_pin, stage) for stage in FITS),
-        *(
-            (lose, stage)
-            for lose in (lose_pins_and_fits, lose_fit)
-            for stage in ("base_model", "centroids", "cluster_names", "k_calibration")
-        ),
-    ],
-)
+@pytest.mark.parametrize("stage", ["base_model", "centroids", "cluster_names", "k_calibration"])
 def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
-    stage: str,
-    lose: Callable[[Path, str], Path],
-    made: Path,
-    everything: tuple[Path, dict[str, Any]],
+    stage: str, made: Path, everything: tuple[Path, dict[str, Any]]
 ) -> None:
     _, versions = everything
     settings = settings_in(made)
-    lost = lose(made / "store", stage)
-    for attempt in (run, make_plan) if stage in ("base_model", "centroids", "k_calibration") else (run,):
+    lost = lose_fit(made / "store", stage)
+    for attempt in (run, make_plan) if FITS[stage] else (run,):
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
-    if setting := FITS[stage]:
-        section, key = setting.split(".")
-        assert f'set {section}.{key} = "now" for one run' in said
-        run(settings_in(made, **{section: {key: "now"}}))
+    if name := FITS[stage]:
+        assert f"or divorder run --refit {name} to fit again" in said
+        run(settings.refitting(name))
     else:
-        named = [Path(path) for path in re.findall(r"delete (\S+) and (\S+) to fit again", said)[0]]
-        assert [path.name for path in named] == [stage, stage]
-        for path in named:
-            shutil.rmtree(path, ignore_errors=True)
+        (named,) = re.findall(r"delete (\S+) to fit again", said)
+        shutil.rmtree(named)
     assert run(settings) == versions
 
 
-def test_the_record_of_a_lost_pin_takes_its_place(
-    made: Path, everything: tuple[Path, dict[str, Any]]
-) -> None:
-    lost = [lose_pin(made / "store", stage) for stage in FITS]
-    for pin in lost:
-        shutil.copy(made / "store/history/pins" / pin.parent.name / pin.name, pin)
-    assert run(settings_in(made)) == everything[1]
-
-
-def test_a_pin_of_another_stage_is_refused(made: Path) -> None:
-    pins = made / "store/pins"
-    (centroids,) = (pins / "centroids").iterdir()
-    shutil.copy(next((pins / "base_model").iterdir()), centroids)
-    with pytest.raises(StoreError, match=re.escape(f"pin {centroids} is damaged")):
-        run(settings_in(made))
+def test_fits_outlive_a_state_that_is_lost(made: Path, everything: tuple[Path, dict[str, Any]]) -> None:
+    (made / "store/state.json").unlink()
+    settings = settings_in(made)
+    with pytest.raises(StoreError, match=r"state\.json is damaged or gone; run again"):
+        make_plan(settings)
+    assert run(settings) == everything[1]
 
 
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
@@ -183,13 +145,13 @@ def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, mak
     assert [run(one) for one in (settings, other)] == versions
 
 
-def test_prune_does_not_forget_a_pin_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
+def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings = make_settings()
     run_all(settings, Notes())
-    lost = lose_pin(settings.store.path, "centroids")
+    lost = lose_fit(settings.store.path, "centroids")
     prune(settings, LocalStore(settings.store.path))
-    with pytest.raises(StoreError, match=re.escape(f"pin {lost} is missing")):
+    with pytest.raises(StoreError, match=re.escape(f"fit {lost} is missing")):
         run_all(settings, Notes())
 
 
@@ -210,7 +172,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     write_jsonl(tmp_path / "docs.jsonl", other)
     planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
     reason = "0% of the documents that it was made on are left"
-    assert planned["base_model"] == f'{reason}; set model.refit = "now" for one run to make it again'
+    assert planned["base_model"] == f"{reason}; divorder run --refit model makes it again"
     if not pca:
         assert planned["centroids"] == reason
 
@@ -218,13 +180,13 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     receipts = run_all(settings, notes, stages)
     warning = receipts["base_model"].figures["note"]
     assert warning.startswith("0% of the documents that base_model was made on are left")
-    assert 'model.refit = "now"' in warning
+    assert "divorder run --refit model" in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
     if pca:
         assert f"({reason})" in receipts["clusters"].figures["pca_fitted"]
     else:
         assert receipts["clusters"].figures["fitted"] == reason
-        assert 'cluster_map.refit = "now"' in receipts["cluster_map"].figures["note"]
+        assert "divorder run --refit cluster_map" in receipts["cluster_map"].figures["note"]
     # Said in every run, until it is asked for.
     again_notes = Notes()
     again = run_all(settings, again_notes, stages)
@@ -234,10 +196,9 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert make_plan(settings).stages[1].why == planned["base_model"]
     finding = run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"]
     assert not finding.passed
-    assert 'model.refit = "now"' in finding.remedy
+    assert "divorder run --refit model" in finding.remedy
 
-    asked = {"model": {"refit": "now"}, "clusters": {"refit": "now"}, "cluster_map": {"refit": "now"}}
-    run_all(make_settings(embedding={"pca": pca}, **asked), Notes(), stages)
+    run_all(settings.refitting("model", "clusters", "cluster_map"), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
     assert renewed["base_model"].figures["note"] is None
     assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
@@ -259,7 +220,7 @@ def test_a_corpus_that_grows_many_times_over_is_the_same_corpus(tmp_path: Path, 
 
 
 def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"refit": "never"})
+    settings = make_settings(refit={"clusters": "never"})
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Notes())
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=300))

@@ -23,7 +23,7 @@ import xxhash
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages import GRAPH
@@ -124,7 +124,7 @@ def of_stage(run: Run, name: str) -> Any:
         (file,) = stage.files(run, receipt.key).present().values()
         return of_file(file, run.store.read_verified(file))
     if isinstance(stage, PinnedFit):
-        files = {file: data for file, data in run.fit(name).items() if file != FITTED}
+        files = run.fit(name)
     elif name == "exports":
         files = {}
         for folder in run.settings.exports.path.glob("[!_]*"):
@@ -145,7 +145,7 @@ def of_stage(run: Run, name: str) -> Any:
         }
     else:
         files = {f"{label}.{file.rpartition('.')[2]}": run.store.read_verified(file)
-                 for label, file in receipt.files.items() if label != ABOUT}  # fmt: skip
+                 for label, file in receipt.files.items()}  # fmt: skip
     return {file: of_file(file, data, places) for file, data in sorted(files.items())}
 
 
@@ -158,8 +158,8 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         input={"paths": [str(corpus)], "id_field": "source"},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 8},
-        deep={"train_tokens": 8_000, "dtype": "float32"},
+        advanced={"vocab_size": 512, "token_dims": 8, "decoder_tokens": 8_000},
+        deep={"dtype": "float32"},
         k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
         embedding={"pca": 4},

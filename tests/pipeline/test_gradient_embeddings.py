@@ -23,7 +23,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
 
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("no_matrix_units")
 
 STAGE = "gradient_embeddings"
 SMALL: dict[str, Any] = {
-    "deep": {"train_tokens": 2000, "dtype": "float32"},
+    "advanced": {"decoder_tokens": 2000},
+    "deep": {"dtype": "float32"},
     "gradients": {"dims": 64},
     "engine": {"workers": 1},
 }
@@ -61,7 +62,7 @@ def made(make_settings: Make, **sections: Any) -> Settings:
     )
 
 
-def test_gradients_are_stored_and_appended_ones_alone_computed(
+def test_gradients_are_stored_by_document(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = made(make_settings)
@@ -85,23 +86,15 @@ def test_gradients_are_stored_and_appended_ones_alone_computed(
     assert report["parameters_left_out"] == report["flagged_documents"] == 0
     assert report["documents"] == report["new_documents"] == 41
     assert report["tokens_per_second"] > 0
-
-    write_jsonl(corpus, [*RECORDS, {"text": "a"}, RECORDS[3], *topic_records(1, 50)[:1]])
-    appended = run(settings)
-    assert appended.figures["new_documents"] == 1
-    assert appended.key == first.key
-    found = load_results(settings.store.path).gradients
-    np.testing.assert_array_equal(found[:-1], vectors)
-    assert found[-1].any()
     with monkeypatch.context() as patch:
         patch.setattr(
             gradient_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at")
         )
-        assert run(settings).version == appended.version
+        assert run(settings).version == first.version
     # The file of all rows is of the last result, and prune leaves it.
     prune(settings, LocalStore(settings.store.path).open())
     assert [path.name for path in (settings.store.path / "results").iterdir()] == [
-        f"gradients-{appended.version}.npy"
+        f"gradients-{first.version}.npy"
     ]
 
 
@@ -128,7 +121,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"gradients": {"max_tokens": 20}}, False),
         ({"gradients": {"layers": 1}}, False),
         ({"gradients": {"dims": 63}}, False),
-        ({"gradients": {"stored": "float16"}}, False),
+        ({"advanced": {"stored": "float16"}}, False),
         ({"deep": {"dtype": "bfloat16"}}, False),
         ({"seed": 1}, False),
     ],
@@ -157,7 +150,10 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
 ) -> None:
     write_jsonl(corpus, [{**record, "id": f"doc-{at}"} for at, record in enumerate(RECORDS)])
     settings = made(
-        make_settings, gradients={"model": str(llama), "stored": "float16"}, input={"id_field": "id"}
+        make_settings,
+        gradients={"model": str(llama)},
+        advanced={"stored": "float16"},
+        input={"id_field": "id"},
     )
     plain = run(settings)
     vectors = np.array(load_results(settings.store.path).gradients)
@@ -177,7 +173,8 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
     monkeypatch.setattr(GradientModel, "_pass", lost)
     again = made(
         make_settings,
-        gradients={"model": str(llama), "stored": "float16"},
+        gradients={"model": str(llama)},
+        advanced={"stored": "float16"},
         input={"id_field": "id"},
         store={"path": settings.store.path.parent / "again"},
     )

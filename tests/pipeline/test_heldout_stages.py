@@ -357,15 +357,6 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
         ran(make_settings(heldout={"share": 0.5}))
 
 
-@pytest.mark.parametrize("stage", ["k_calibration", "strategy_comparison"])
-def test_evidence_is_made_with_documents_held_out(tmp_path: Path, make_settings: Make, stage: str) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    settings = make_settings(heldout={"share": SHARE}, k_calibration={"values": (2, 4), "fits": 2})
-    run = ran(settings, stage)
-    # How many clusters there are is a question to all documents.
-    assert run.receipt(stage).figures["documents"] == 80
-
-
 def test_copies_in_another_case_or_normal_form_are_not_trained_on(
     tmp_path: Path, make_settings: Make
 ) -> None:
@@ -425,11 +416,12 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     settings = make_settings(
         heldout=heldout,
         mixing={"trait": trait},
-        model={"vocab_size": 2048},
+        advanced={"vocab_size": 2048, "decoder_tokens": 2000},
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
-        deep={"train_tokens": 2000},
+        k_calibration={"values": (2, 4)},
+        comparison={"documents": ("original", "balanced"), "sequences": ("original",)},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )
     stages = ("curated_output", "exports", "near_duplicates", "cluster_table")
@@ -487,13 +479,13 @@ def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_
     first = ran(make_settings(heldout={"share": SHARE}), "curated_output")
     held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
     write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
-    settings = make_settings(heldout={"share": SHARE}, clusters={"refit": "never"})
+    settings = make_settings(heldout={"share": SHARE}, refit={"clusters": "never"})
     planned = {stage.stage: stage.scope for stage in make_plan(settings).stages}
     assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
     grown = ran(settings, "curated_output")
     assert len(heldout_ids(grown)) > held
     assert [grown.receipt(name).version for name in fits] == versions
-    other = ran(make_settings(heldout={"share": 0.3}, clusters={"refit": "never"}), "curated_output")
+    other = ran(make_settings(heldout={"share": 0.3}, refit={"clusters": "never"}), "curated_output")
     assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
 
 

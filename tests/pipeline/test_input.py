@@ -16,7 +16,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -15,7 +15,7 @@ from dagster_divorder.models import checkpoint
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics import deep_model
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
@@ -113,7 +113,7 @@ def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
     assert second["token_counts"].figures["new_documents"] == 0
 
 
-@pytest.mark.parametrize("deep", [{}, {"model": "org/deep", "revision": "v2"}])
+@pytest.mark.parametrize("deep", [{}, {"model": "org/deep@v2"}])
 def test_revisions_are_asked_for(
     settings: Settings,
     folder: Path,
@@ -121,15 +121,15 @@ def test_revisions_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     deep: dict[str, str],
 ) -> None:
-    asked: list[tuple[str, str | None]] = []
+    asked: list[str] = []
 
-    def locate(base: str, *, revision: str | None = None, **_: Any) -> Path:
-        asked.append((base, revision))
+    def locate(base: str, **_: Any) -> Path:
+        asked.append(base)
         return folder
 
     monkeypatch.setattr(checkpoint, "locate", locate)
     monkeypatch.setattr(deep_model, "locate", locate)
-    run(make_settings(model={"base": "org/base", "revision": "v1"}, deep=deep))
-    wanted = [("org/base", "v1"), ("org/deep", "v2") if deep else ("org/base", "v1")]
+    run(make_settings(model={"base": "org/base@v1"}, deep=deep))
+    wanted = ["org/base@v1", deep.get("model", "org/base@v1")]
     # Once before the first stage, to see that they are there, and once by the stages.
     assert asked == [*wanted, *wanted]

@@ -16,6 +16,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.order.greedy_order import load_order, load_shards
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -36,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def ran(settings: Settings) -> Run:
-    run_all(settings, Silent())
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
     return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 

@@ -12,7 +12,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output.ordering_animation import BAR, MAP
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
 STAGE = "ordering_animation"
@@ -24,7 +24,7 @@ def animate(settings: Settings) -> Receipt:
 
 def settings_for(make_settings: Callable[..., Settings], tmp_path: Path, **sections: object) -> Settings:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30) + topic_records(5))
-    return make_settings(animation={"frames": 3}, **sections)
+    return make_settings(advanced={"film_frames": 3}, **sections)
 
 
 def test_films_are_made_once_and_put_back_where_they_are_gone(
@@ -64,6 +64,6 @@ def test_without_umap_there_is_one_film_and_a_note(
     monkeypatch.setattr("dagster_divorder.stages.topics.map_fit.why_no_map", lambda: message)
     settings = settings_for(make_settings, tmp_path)
     made = animate(settings)
-    assert list(made.files) == [Path(BAR).stem, "about"]
+    assert list(made.files) == [Path(BAR).stem]
     assert message in made.figures["note"]
     assert not (settings.output.path / MAP).exists()

@@ -28,7 +28,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.corpus.ids import own_ids, read_ids
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -18,11 +18,13 @@ import pytest
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, MissingStageError, StoreError
+from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.store import sample
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole
+from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -88,26 +90,6 @@ def test_the_manifest_says_what_was_made(corpus: Path, make_settings: Make) -> N
     assert curated > original + 1
 
 
-def test_nothing_new_computes_nothing_and_leaves_the_output_alone(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    before = {path: path.stat().st_mtime_ns for path in settings.output.path.iterdir()}
-    again = run(settings)
-    assert {stage: report["new_documents"] for stage, report in again.items()} == dict.fromkeys(again, 0)
-    assert {path: path.stat().st_mtime_ns for path in settings.output.path.iterdir()} == before
-
-
-def test_append_computes_the_new_documents_only(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    write_jsonl(corpus, [*topic_records(), *topic_records(5, start=500)])
-    reports = run(settings)
-    for stage in ("raw_docs", *PER_DOCUMENT):
-        assert (reports[stage]["new_documents"], reports[stage]["reused_documents"]) == (20, 240), stage
-    assert reports["base_model"]["new_documents"] == 0
-    assert meta(settings)["delta"] == {"new_documents": 20, "reused_documents": 240, "dropped_documents": 0}
-
-
 def test_edit_delete_and_duplicate_are_only_a_new_view(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     run(settings)
@@ -121,73 +103,6 @@ def test_edit_delete_and_duplicate_are_only_a_new_view(corpus: Path, make_settin
     assert meta(settings)["delta"] == {"new_documents": 1, "reused_documents": 229, "dropped_documents": 11}
     written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
     assert Counter(written) == Counter(corpus.read_bytes().splitlines())
-
-
-def test_incremental_equals_from_scratch_given_the_same_fits(
-    tmp_path: Path, corpus: Path, make_settings: Make
-) -> None:
-    settings = make_settings(order={"traits": {"cluster": 1, "length": 1, "source": 1, "score": 0.5}})
-    write_jsonl(corpus, topic_records(40))
-    run(settings)
-    fits = tmp_path / "fits"
-    LocalStore(fits).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(settings.store.path / part, fits / part)
-    write_jsonl(corpus, topic_records(55)[::-1])
-    run(settings)
-    write_jsonl(corpus, topic_records(50))
-    run(settings)
-    incremental = output_bytes(settings)
-    shutil.rmtree(settings.output.path)
-    fresh = make_settings(
-        order={"traits": {"cluster": 1, "length": 1, "source": 1, "score": 0.5}}, store={"path": fits}
-    )
-    reports = run(fresh)
-    assert reports["token_counts"]["new_documents"] == 200
-    assert reports["base_model"]["new_documents"] == 0
-    assert output_bytes(fresh) == incremental
-
-
-def test_a_changed_setting_recomputes_what_follows_and_switching_back_is_free(
-    corpus: Path, make_settings: Make
-) -> None:
-    settings = make_settings()
-    run(settings)
-    first = output_bytes(settings)
-    changed = run(make_settings(embedding={"pooling": "mean"}))
-    new = {stage: report["new_documents"] for stage, report in changed.items()}
-    assert new["shallow_embeddings"] == new["clusters"] == 240
-    assert new["raw_docs"] == new["base_model"] == new["token_counts"] == 0
-    back = run(settings)
-    assert [back[stage]["new_documents"] for stage in PER_DOCUMENT] == [0, 0, 0]
-    assert back["greedy_order"]["new_documents"] == 0
-    assert output_bytes(settings) == first
-
-
-def test_the_same_corpus_and_settings_give_the_same_bytes(
-    tmp_path: Path, corpus: Path, make_settings: Make
-) -> None:
-    one = make_settings()
-    two = make_settings(store={"path": tmp_path / "two"}, output={"path": tmp_path / "out2"})
-    run(one)
-    run(two)
-    assert output_bytes(one) == output_bytes(two)
-
-
-def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    reports = run(settings)
-    assert reports["clusters"]["fitted"] == "first run on this store"
-    assert run(settings)["clusters"]["fitted"].startswith("no: kept")
-    write_jsonl(corpus, topic_records(125))
-    doubled = run(settings)["clusters"]
-    assert "grown from 240 to 500 documents" in doubled["fitted"]
-    assert doubled["new_documents"] == 500
-    write_jsonl(corpus, topic_records(300))
-    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: kept")
-    asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
-    assert asked["clusters"]["fitted"].startswith("asked for")
-    assert asked["base_model"]["fitted"] == "asked for by model.refit"
 
 
 def test_gzip_and_folders_read_alike(tmp_path: Path, make_settings: Make) -> None:
@@ -309,17 +224,6 @@ def test_a_damaged_output_is_written_again(corpus: Path, make_settings: Make) ->
     assert output_bytes(settings) == before
 
 
-def test_a_damaged_fit_is_refused_and_named(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    (table,) = settings.store.path.glob("fits/base_model/*/model.safetensors")
-    data = bytearray(table.read_bytes())
-    data[-1] ^= 1
-    table.write_bytes(data)
-    with pytest.raises(StoreError, match=r"fits/base_model/.* is damaged"):
-        run(settings)
-
-
 def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     with pytest.raises(MissingStageError, match=r"raw_docs has no result.*--select '\*raw_docs'"):
@@ -413,10 +317,6 @@ def test_clusters_say_on_how_few_documents_they_were_fitted(
 def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     corpus: Path, make_settings: Make
 ) -> None:
-    from dagster_divorder.store import sample
-    from dagster_divorder.store.local import LocalStore
-    from dagster_divorder.store.view import View
-
     settings = make_settings()
     receipt = run_stage("raw_docs", settings, Silent())
     store = LocalStore(settings.store.path)

@@ -109,7 +109,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     assert whys(made)["shallow_embeddings"] == "embedding.pooling idf -> mean"
     assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
-    assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)
+    assert planned(make_plan(make_settings().refitting("model")))["token_counts"] == ("all", 80)
 
 
 def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: Make) -> None:
@@ -198,8 +198,18 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
 
 
+def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    assert "map_fit" not in planned(make_plan(settings))
+    asked = make_plan(settings.refitting("cluster_map"))
+    assert planned(asked)["map_fit"] == ("all", 80)
+    assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
+    assert planned(asked).keys() == {*planned(make_plan(settings)), "map_fit"}
+
+
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4], "refresh": 0.1})
+    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
 
     def scopes() -> tuple[str, str]:
         made = planned(make_plan(settings))
@@ -211,9 +221,9 @@ def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_s
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     assert scopes() == ("nothing", "new")
     assert run(settings)["k_calibration"]["new_documents"] == 0
-    write_jsonl(corpus, [*topic_records(20), *topic_records(3, start=90)])
+    write_jsonl(corpus, [*topic_records(20), *topic_records(6, start=90)])
     # How many clusters there are to be is known once it has run.
     assert scopes() == ("all", "all")
-    assert whys(make_plan(settings))["k_calibration"] == "13% of the documents have changed since"
+    assert whys(make_plan(settings))["k_calibration"] == "23% of the documents have changed since"
     assert whys(make_plan(settings))["centroids"] == "k_calibration is made again"
-    assert run(settings)["k_calibration"]["new_documents"] == 92
+    assert run(settings)["k_calibration"]["new_documents"] == 104

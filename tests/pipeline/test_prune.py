@@ -33,7 +33,7 @@ def test_small_fragments_of_many_appends_are_merged_and_nothing_is_computed_agai
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge, "MERGE_FROM", 4)
-    settings = make_settings(order={"traits": TRAITS}, clusters={"refit": "never"})
+    settings = make_settings(order={"traits": TRAITS}, refit={"clusters": "never"})
     store = LocalStore(settings.store.path)
     counts = []
     for appended in range(20, 28):
@@ -65,9 +65,7 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     before = output_bytes(settings)
     planned = plan_prune(store)
     assert planned.documents == 10
-    assert {"documents", "fits/centroids", "pins", "records", "stages/clusters", "views"} <= set(
-        planned.bytes
-    )
+    assert {"documents", "fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
     freed = prune(settings, store)
     assert freed.documents == 10
@@ -86,7 +84,10 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     tmp_path: Path, make_settings: Make
 ) -> None:
     settings = make_settings(
-        deep={"train_tokens": 2_000, "dtype": "float32"}, clusters={"refit": "never"}, output={"plot": True}
+        deep={"dtype": "float32"},
+        advanced={"decoder_tokens": 2_000},
+        refit={"clusters": "never"},
+        output={"plot": True},
     )
     store = LocalStore(settings.store.path)
     stages = GRAPH.needed(settings, "curated_output", "ari_comparison", "ordering_report")
@@ -137,7 +138,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
 def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_it(
     tmp_path: Path, make_settings: Make
 ) -> None:
-    settings = make_settings(clusters={"refit": "never"})
+    settings = make_settings(refit={"clusters": "never"})
     secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
     write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *secrets])
     run(settings)

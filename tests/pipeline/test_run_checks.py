@@ -19,20 +19,21 @@ from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import all_checks, run_checks
 from dagster_divorder.settings import Model, Settings
+from dagster_divorder.settings.sections import Advanced
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 STAGES = GRAPH.needed(Settings(), "clusters")
 
 BASE: dict[str, Any] = {
-    "model": {"vocab_size": 512, "dim": 16},
+    "advanced": {"vocab_size": 512, "token_dims": 16},
     "clusters": {"k": 4},
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
@@ -288,7 +289,7 @@ def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Pat
         TOPICS_OF_10,
         embedding={"kind": "deep"},
         deep={"dtype": "float32", "model": str(model)},
-    ).model_copy(update={"model": Model(vocab_size=512, dim=16)})
+    ).model_copy(update={"model": Model(), "advanced": Advanced(vocab_size=512, token_dims=16)})
     with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
         run_all(settings, stages=GRAPH.needed(settings))
 

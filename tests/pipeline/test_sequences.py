@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +17,11 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import copy_fits, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -32,9 +32,9 @@ def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(120))
 
 
-def run(settings: Settings) -> tuple[PackedSequences, np.ndarray]:
-    """The plan and the orders that a whole run leaves."""
-    run_all(settings, Silent())
+def run(settings: Settings, *stages: str) -> tuple[PackedSequences, np.ndarray]:
+    """The plan and the orders that a run leaves, as far as the order of the sequences or stages after it."""
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order", *stages))
     left = Run(settings, LocalStore(settings.store.path).open(), Silent())
     return load_packed(left), load_sequence_order(left)
 
@@ -82,7 +82,7 @@ def test_every_token_is_in_exactly_one_sequence(
 
 def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(sequence={"length": LENGTH, "epochs": 2})
-    packed, orders = run(settings)
+    packed, orders = run(settings, "curated_output")
     assert np.array_equal(np.load(settings.output.path / "sequence_order.npy"), orders)
     table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
     assert [
@@ -214,9 +214,9 @@ def test_what_is_kept_is_of_the_last_output(corpus: Path, make_settings: Make) -
 
 def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_settings: Make) -> None:
     as_packed = {"length": LENGTH, "strategy": "original"}
-    _, before = run(make_settings(sequence=as_packed))
+    _, before = run(make_settings(sequence=as_packed), "curated_output")
     settings = make_settings(sequence=as_packed, packing={"method": "related"})
-    packed, orders = run(settings)
+    packed, orders = run(settings, "curated_output")
     assert np.array_equal(orders, before)
     table = pq.read_table(settings.output.path / "packed_sequences.parquet")
     assert table["document"].to_pylist() == packed.document.tolist()
@@ -309,7 +309,10 @@ def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
         )
         for separate in (False, True)
     )
-    spacing = [run_all(settings, Silent())["greedy_order"].figures["copies"] for settings in (near, far)]
+    stages = GRAPH.needed(near, "greedy_order")
+    spacing = [
+        run_all(settings, Silent(), stages)["greedy_order"].figures["copies"] for settings in (near, far)
+    ]
     assert spacing[0]["copies"] == spacing[1]["copies"]
     assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
 
@@ -326,10 +329,8 @@ def test_copies_are_spread_the_same_way_whatever_fragments_hold_them(
         for name in ("grown", "fresh")
     )
     write_jsonl(corpus, records[::-1])
-    run_all(grown, Silent())
-    LocalStore(fresh.store.path).open()
-    for part in ("fits", "pins"):
-        shutil.copytree(grown.store.path / part, fresh.store.path / part)
+    run(grown)
+    copy_fits(grown.store.path, fresh.store.path)
     write_jsonl(corpus, records)
     (one, orders), (other, found) = run(grown), run(fresh)
     np.testing.assert_array_equal(one.document, other.document)

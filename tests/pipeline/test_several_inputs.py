@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -156,7 +156,7 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
     tmp_path: Path, corpus: Callable[..., Settings], change: str
 ) -> None:
     """Copied, so that both have the fits of the first run."""
-    settings = corpus(clusters={"k": 4, "refit": "never"})
+    settings = corpus(clusters={"k": 4}, refit={"clusters": "never"})
     run_and_check(settings)
     CHANGES[change](tmp_path / "in")
     receipts = run_and_check(settings)
@@ -178,7 +178,7 @@ def test_many_small_appends_are_merged_and_keep_their_shapes(
     tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge, "MERGE_FROM", 4)
-    settings = corpus(clusters={"k": 4, "refit": "never"})
+    settings = corpus(clusters={"k": 4}, refit={"clusters": "never"})
     run_and_check(settings)
     for at in range(4):
         write_books(tmp_path / f"in/books/b{at}.parquet", topic_records(1, 300 + at))

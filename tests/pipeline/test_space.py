@@ -12,7 +12,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -65,17 +64,8 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
         assert space.rows(view, rows).tobytes() == whole[rows].tobytes()
 
 
-def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(embedding={"pca": 3})
-    first = cluster(settings)
-    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
-    second = cluster(settings)
-    assert (second["new_documents"], second["key"]) == (8, first["key"])
-    assert second["fits"] == first["fits"]
-
-
 def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
-    auto, never = (make_settings(embedding={"pca": 3}, clusters={"refit": how}) for how in ("auto", "never"))
+    auto, never = (make_settings(embedding={"pca": 3}, refit={"clusters": how}) for how in ("auto", "never"))
     first = cluster(auto)
     write_jsonl(corpus, topic_records(40))
     kept = cluster(never)
@@ -85,8 +75,8 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
     # Fitted to the same documents they are the same.
-    asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
-    assert asked["pca_fitted"] == "to 160 documents (asked for by clusters.refit)"
+    asked = cluster(auto.refitting("clusters"))
+    assert asked["pca_fitted"] == "to 160 documents (asked for by --refit clusters)"
     assert (asked["key"], asked["new_documents"]) == (grown["key"], 0)
 
 
@@ -96,8 +86,8 @@ def test_every_number_of_components_is_a_space_of_its_own(corpus: Path, make_set
     for number, key in zip((0, 3, 2), keys, strict=True):
         again = cluster(make_settings(embedding={"pca": number}))
         assert (again["key"], again["new_documents"]) == (key, 0)
-    deep = cluster(make_settings(embedding={"pca": 2}, deep={"pca": 3}))
-    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "deep.pca is of the deep space alone"
+    deep = cluster(make_settings(embedding={"pca": {"shallow": 2, "deep": 3}}))
+    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "that of the deep space is of it alone"
 
 
 def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
@@ -147,15 +137,6 @@ def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> N
     write_jsonl(corpus, topic_records(1)[:1])
     report = cluster(make_settings(embedding={"pca": 1}))
     assert (report["cluster_sizes"], report["explained_variance"]) == ([1], 0.0)
-
-
-def test_damaged_components_are_refused_and_named(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(embedding={"pca": 3})
-    cluster(settings)
-    (file,) = settings.store.path.glob("fits/shallow_components/*/components.safetensors")
-    file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    with pytest.raises(StoreError, match=r"fits/shallow_components/.* is damaged"):
-        cluster(settings)
 
 
 def test_another_recommended_number_of_clusters_is_a_reason_to_fit(

@@ -183,7 +183,8 @@ def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings
     settings = selecting(make_settings, corpus, documents=60, vectors="gradient")
     settings = settings.model_copy(
         update={
-            "deep": settings.deep.model_copy(update={"train_tokens": 2_000, "dtype": "float32"}),
+            "advanced": settings.advanced.model_copy(update={"decoder_tokens": 2_000}),
+            "deep": settings.deep.model_copy(update={"dtype": "float32"}),
             "gradients": settings.gradients.model_copy(update={"dims": 64, "max_tokens": 32}),
         }
     )
@@ -270,17 +271,6 @@ def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings:
     assert figures["joined"] == len(now - was)
     assert figures["joined_new_records"] == len(now - set(before.record_id))
     assert figures["left"] == len(was - now)
-    # From nothing, with the same model, the same is chosen.
-    fresh = settings.model_copy(
-        update={
-            "store": settings.store.model_copy(update={"path": corpus.parent / "fresh"}),
-            "model": settings.model.model_copy(
-                update={"base": str(load_results(settings.store.path).base_model)}
-            ),
-        }
-    )
-    ran(fresh, "subset_selection")
-    assert load_results(fresh.store.path).selection.equals(after)
 
 
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
@@ -308,14 +298,13 @@ def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
 def test_a_part_without_quality_prefers_none(corpus: Path, make_settings: Make) -> None:
     records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
     write_jsonl(corpus, [{**record, "good": int(row == 4)} for row, record in enumerate(records)])
-    settings = selecting(
-        make_settings, corpus, documents=5, quality="good", alpha=0.5, partitions=3, start="quality"
-    )
+    settings = selecting(make_settings, corpus, documents=5, quality="good", alpha=0.5, partitions=3)
     ran(settings, "subset_selection")
     chosen = load_results(settings.store.path).selection
     weights = chosen.weight[chosen.reason != "copy of another record"].to_numpy()
-    assert (weights[1::3] > 0).sum() == 1
-    assert (weights[0::3] > 0).all() and (weights[2::3] > 0).all()
+    assert weights[1::3].max() > 10 * np.median(weights[1::3])
+    for part in (weights[0::3], weights[2::3]):
+        assert part.max() < 3 * np.median(part)
 
 
 def test_below_a_quality_none_is_chosen_and_a_budget_that_is_not_filled_is_said(

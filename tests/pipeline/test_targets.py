@@ -44,7 +44,7 @@ def settings_of(folder: Path, asked: tuple[float, float], **sections: Any) -> Se
         input={"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 8},
+        advanced={"vocab_size": 512, "token_dims": 8},
         clusters={"k": 4},
         order={
             "length_bins": 5,

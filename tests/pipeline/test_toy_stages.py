@@ -33,7 +33,6 @@ from dagster_divorder.pipeline.stage import (
     Made,
     PerDocument,
     PinnedFit,
-    Refit,
     Table,
     WholeCorpus,
 )
@@ -43,6 +42,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_state
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
@@ -89,9 +89,9 @@ MEAN = PinnedFit(
     description="Letters of a document on average, when it was fitted.",
     reads=("raw_docs", "letters"),
     compute=fit_mean,
-    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    refit="clusters",
     drift=has_doubled,
-    facts=lambda run, files: {"mean": orjson.loads(files["mean.json"])},
+    facts=lambda run, fitted: {"mean": orjson.loads(fitted.files["mean.json"])},
 )
 
 
@@ -174,12 +174,12 @@ def test_they_run_and_plan_alike(folder: Path) -> None:
 def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
     run_tally(settings_in(folder))
     append(folder, 1, documents=24)
-    never = settings_in(folder, clusters={"refit": "never"})
+    never = settings_in(folder, refit={"clusters": "never"})
     assert planned(never)["mean_letters"] == 0
     assert run_tally(never)["mean_letters"]["new_documents"] == 0
-    now = settings_in(folder, clusters={"refit": "now"})
+    now = settings_in(folder).refitting("clusters")
     assert planned(now)["mean_letters"] == 36
-    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by clusters.refit"
+    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by --refit clusters"
 
 
 def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(folder: Path) -> None:
@@ -194,7 +194,6 @@ def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(
 
 
 def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said(folder: Path) -> None:
-    """Whichever of the two comes first by name."""
     settings, said = settings_in(folder), itertools.count()
     tally_now = replace(
         TALLY,
@@ -207,7 +206,7 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
             "tally"
         ]
         assert receipt.figures["above"] == number
-        assert len(list(folder.glob("store/stages/tally/*/about.*"))) == 1
+        assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
 
 
 def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:

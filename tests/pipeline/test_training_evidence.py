@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -57,7 +53,7 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
         "input": {"paths": [str(corpus)], "source_field": "source"},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "plot": False},
-        "model": {"vocab_size": 512, "dim": 16},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
         "heldout": {"share": 0.1},
@@ -207,29 +203,19 @@ def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     assert abs(curated["less shuffled"]["mean"]) < 0.3 * original["less shuffled"]["mean"]
 
 
-KILLED = """
-import json, os, signal
-from dagster_divorder import run_all
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, training_evidence
-train, done = training_evidence._train, []
-def counted(store, folder, task, each, **more):
-    if len(done) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done.append(each)
-    return train(store, folder, task, each, **more)
-training_evidence._train = counted
-settings = Settings(**json.loads(os.environ["SETTINGS"]))
-run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence"))
-"""
+def test_a_killed_run_goes_on_with_the_trainings_that_are_left(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, trained, train = settings({}), count(), stage._train
 
+    def train_two(*given: Any, **options: Any) -> Any:
+        if next(trained) == 2:
+            raise KeyboardInterrupt
+        return train(*given, **options)
 
-def test_a_killed_run_goes_on_with_the_trainings_that_are_left(settings: Callable[..., Settings]) -> None:
-    of = settings({})
-    environment = {**os.environ, "SETTINGS": of.model_dump_json()}
-    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, "_train", train_two)
+        ran(of)
     run = ran(of)
     assert run.receipt("training_evidence").figures["trained_now"] == 1
     # Nothing of what was only for the trainings stays.
@@ -314,14 +300,16 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
         ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
         ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
-        ({"device": "cuda"}, {}, 'evidence.device is "cuda", which torch .* does not find'),
+        ({}, {"engine": {"device": "cuda"}}, 'engine.device is "cuda", which torch .* does not find'),
     ],
 )
 def test_bad_input_is_said(
     settings: Callable[..., Settings], evidence: dict[str, Any], sections: dict[str, Any], said: str
 ) -> None:
     of = settings(evidence)
-    if sections:
+    if "engine" in sections:
+        of = of.model_copy(update={"engine": of.engine.model_copy(update=sections["engine"])})
+    if "heldout" in sections:
         of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"share": None})})
     with pytest.raises(InputError, match=said):
         ran(of)

@@ -54,11 +54,10 @@ def settings_for(folder: Path, pattern: str = "*.jsonl*") -> Settings:
         input={"paths": [str(folder / pattern)]},
         store={"path": folder.parent / "store"},
         output={"path": folder.parent / "curated", "plot": False},
-        model={"vocab_size": 512, "dim": 8},
+        advanced={"vocab_size": 512, "token_dims": 8, "settle_seconds": SETTLE},
         clusters={"k": 2},
         order={"length_bins": 3},
         sequence={"length": 64, "batch": 2},
-        automation={"settle_seconds": SETTLE},
     )
 
 
@@ -166,8 +165,8 @@ def test_a_run_starts_only_once_the_input_is_still(watcher: Watcher) -> None:
 
 
 def test_without_a_time_to_settle_it_starts_at_once(watcher: Watcher) -> None:
-    at_once = watcher.settings.automation.model_copy(update={"settle_seconds": 0.0})
-    watcher.settings = watcher.settings.model_copy(update={"automation": at_once})
+    at_once = watcher.settings.advanced.model_copy(update={"settle_seconds": 0.0})
+    watcher.settings = watcher.settings.model_copy(update={"advanced": at_once})
     watcher.check()
     append(docs(watcher))
     assert watcher.check().start
@@ -286,7 +285,7 @@ def test_a_clock_that_was_set_back_delays_no_longer_than_a_change_does(watcher: 
 def test_damage_in_the_store_starts_a_run_to_mend_it(watcher: Watcher) -> None:
     watcher.starts()
     append(docs(watcher))
-    (watcher.settings.store.path / "receipts/raw_docs.json").write_bytes(b"{")
+    (watcher.settings.store.path / "state.json").write_bytes(b"{")
     assert len(watcher.starts()) == 1
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 import pytest
 
-from tests.store.remote import serving
+from tests.store.remote import commits, serving
 
 REPOSITORY = "org/corpus"
 
@@ -24,7 +24,8 @@ class Hub:
     not. `received`: the operations of each commit that was sent here."""
 
     def __init__(self) -> None:
-        self.commits: list[dict[str, bytes]] = [{}]
+        commits[:] = [{}]
+        self.commits = commits
         self.sent: dict[str, bytes] = {}
         self.received: list[list[tuple[str, str]]] = []
         self.requests: list[str] = []
@@ -67,13 +68,17 @@ def _about(path: str, data: bytes) -> dict[str, Any]:
     return {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
 
 
+def _folder(path: str) -> dict[str, Any]:
+    return {"type": "directory", "path": path, "oid": "0" * 40}
+
+
 def _tree(files: dict[str, bytes], folder: str) -> list[dict[str, Any]] | None:
     beginning = f"{folder}/" if folder else ""
     inside = {
         path.removeprefix(beginning): data for path, data in files.items() if path.startswith(beginning)
     }
     folders = {rest.partition("/")[0] for rest in inside if "/" in rest}
-    listed = [{"type": "directory", "path": beginning + name, "oid": "0" * 40} for name in sorted(folders)]
+    listed = [_folder(beginning + name) for name in sorted(folders)]
     listed += [_about(beginning + name, data) for name, data in inside.items() if "/" not in name]
     return listed if listed or not folder else None
 
@@ -126,7 +131,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if "/paths-info/" in self.path:
                 files = hub.at(self.path.rpartition("/")[2]) or {}
                 paths = parse_qs(body.decode())["paths"]
-                self._answer(200, [_about(path, files[path]) for path in paths if path in files])
+                found = [_about(path, files[path]) for path in paths if path in files]
+                folders = [path for path in paths if any(name.startswith(f"{path}/") for name in files)]
+                self._answer(200, found + [_folder(path) for path in folders])
             elif "/preupload/" in self.path:
                 asked = orjson.loads(body)["files"]
                 modes = [

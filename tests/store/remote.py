@@ -1,4 +1,5 @@
-"""Servers in this process: object stores in memory, a web server with and without range requests."""
+"""Places of every kind, and what lies there; servers in this process: object stores in memory, a web server with and
+without range requests."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store import sources
+from dagster_divorder.store.hub import dataset
 from dagster_divorder.store.manifests import NEIGHBOUR, neighbour
 from dagster_divorder.store.sources import bucket
 
@@ -27,19 +30,58 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, MemoryStore]:
     return made
 
 
-def put(url: str, data: bytes) -> None:
-    store, key = bucket(url)
-    obstore.put(store, key, data)
+SERVER = pytest.param("server", marks=[pytest.mark.cluster, pytest.mark.slow])
+OBJECTS = ["memory", SERVER]
+"""Object stores: in this process, and an S3 server."""
+
+commits: list[dict[str, bytes]] = []
+"""Files by path of the commits of the Hub of this process (tests/store/fake_hub.py)."""
 
 
-def objects(url: str) -> dict[str, bytes]:
-    """Content of all objects below a URL, by the rest of their keys, and below its neighbour, as `_/...`."""
-    found = {}
-    for place, prefix in ((url, ""), (neighbour(Url(url)), NEIGHBOUR)):
-        store, key = bucket(place)
-        for path in [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]:
-            found[prefix + path.removeprefix(f"{key}/")] = bytes(obstore.get(store, path).bytes())
-    return found
+@pytest.fixture(params=["folder", *OBJECTS, "hub"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place of each kind where nothing lies yet."""
+    if request.param == "folder":
+        return tmp_path / "place"
+    if request.param == "server":
+        return Url(request.getfixturevalue("new_place")())
+    request.getfixturevalue(request.param)
+    return Url("s3://bucket/place" if request.param == "memory" else "hf://datasets/org/corpus/place")
+
+
+def put(at: str | Path, data: bytes) -> None:
+    """Write a file, of whatever place."""
+    target = as_place(str(at))
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    elif target.scheme == "hf":
+        commits.append({**commits[-1], dataset(target).path: data})
+    else:
+        store, key = bucket(target)
+        obstore.put(store, key, data)
+
+
+def objects(place: str | Path) -> dict[str, bytes]:
+    """Content of all files below a place, by the rest of their names, and below its neighbour, as `_/...`."""
+    there = as_place(str(place))
+    return _below(there, "") | _below(neighbour(there), NEIGHBOUR)
+
+
+def _below(place: Place, prefix: str) -> dict[str, bytes]:
+    if isinstance(place, Path):
+        files = [path for path in place.rglob("*") if path.is_file()]
+        return {prefix + path.relative_to(place).as_posix(): path.read_bytes() for path in files}
+    if place.scheme == "hf":
+        beginning = f"{dataset(place).path}/".lstrip("/")
+        return {
+            prefix + path.removeprefix(beginning): data
+            for path, data in commits[-1].items()
+            if path.startswith(beginning)
+        }
+    store, key = bucket(place)
+    paths = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
+    return {prefix + path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in paths}
 
 
 class Served:

@@ -1,8 +1,10 @@
-"""Outputs on an object store: whole or not at all, this store's own, never a mixture that is taken for one."""
+"""Folders at every kind of place: what lies there, and outputs, which are whole or not at all, this store's own, never
+a mixture that is taken for one."""
 
 from __future__ import annotations
 
 import pickle
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from obstore.exceptions import GenericError
 
 from dagster_divorder.errors import InputError, LeaseLostError, StoreError
 from dagster_divorder.settings import Output, Settings
-from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import folders
-from dagster_divorder.store.base import TEMPORARY
+from dagster_divorder.store.base import TEMPORARY, is_file
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
@@ -31,11 +33,13 @@ from dagster_divorder.write.curated import (
     write_beside,
     write_hashed,
 )
-from tests.store.remote import memory, objects, put
+from tests.store.remote import OBJECTS, objects, put
 
-__all__ = ["memory"]
+# Of huggingface_hub's own upload.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-PLACE = Url("s3://bucket/out")
+on_objects = pytest.mark.parametrize("place", OBJECTS, indirect=True)
+but_for_the_hub = pytest.mark.parametrize("place", ["folder", *OBJECTS], indirect=True)
 
 
 @pytest.fixture
@@ -43,78 +47,97 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store").open()
 
 
-def publish(store: LocalStore, files: dict[str, bytes], place: Any = PLACE) -> dict[str, Any]:
+def publish(store: LocalStore, place: Place, files: dict[str, bytes]) -> dict[str, Any]:
     with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
         for name, data in files.items():
             output.stage(name, lambda file, data=data: file.write(data))
         return output.commit({"key": "0" * 32})
 
 
-def test_an_output_is_the_same_objects_as_files(memory: Any, store: LocalStore, tmp_path: Path) -> None:
+def test_a_folder_tells_what_lies_in_it(place: Place) -> None:
+    folder = folder_at(place)
+    assert folder.entries(str(place)) == {} and folder.sizes() == {}
+    put(folder.where("a.bin"), b"one")
+    put(folder.where("deep/b.bin"), b"three")
+    put(folder.where("_/manifest.json"), b"{}")
+    folder = folder_at(place)
+    entries = folder.entries(str(place))
+    assert sorted(entries) == ["a.bin", "deep"] and entries["deep"] == "folder" and is_file(entries["a.bin"])
+    assert folder.entry(folder.where("a.bin")) == entries["a.bin"]
+    assert not is_file(folder.entry(folder.where("deep"))) and folder.entry(folder.where("none")) == "neither"
+    assert folder.stats(folder.where("deep"))["b.bin"].size == 5
+    assert folder.sizes() == {"a.bin": 3, "_/manifest.json": 2}
+    assert sorted(folder.names()) == ["_/manifest.json", "a.bin", "deep"]
+    assert folder.read("deep/b.bin") == b"three" and folder.source("a.bin").name == "a.bin"
+    with pytest.raises(FileNotFoundError):
+        folder.read("none")
+
+
+def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore, tmp_path: Path) -> None:
     files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "_/tokenizer.json": b"{}"}
-    there, here = publish(store, files), publish(store, files, tmp_path / "out")
+    there, here = publish(store, place, files), publish(store, tmp_path / "out", files)
     assert there == here
-    folder = folder_at(tmp_path / "out")
-    assert objects(PLACE) == {name: folder.read(name) for name in folder.names()}
+    assert objects(place) == objects(tmp_path / "out")
     assert {path.name for path in (tmp_path / "_out").iterdir()} == {"tokenizer.json", "manifest.json"}
-    assert (read_manifest(PLACE, EXPORT_MANIFEST) or {}) == here
-    assert is_whole(PLACE, there["files"]) and damaged_file(PLACE, there["files"]) is None
-    publish(store, {"train-1.bin": b"other"})
-    assert sorted(objects(PLACE)) == [EXPORT_MANIFEST, "train-1.bin"]
-    assert not is_whole(PLACE, there["files"])
-    assert (
-        damaged_file(PLACE, there["files"])
-        == f"{PLACE}/train-0.bin cannot be read (there is no {PLACE}/train-0.bin)"
-    )
-    put(f"{PLACE}/train-1.bin", b"otheR")
+    assert (read_manifest(place, EXPORT_MANIFEST) or {}) == here
+    assert is_whole(place, there["files"]) and damaged_file(place, there["files"]) is None
+    publish(store, place, {"train-1.bin": b"other"})
+    assert sorted(objects(place)) == [EXPORT_MANIFEST, "train-1.bin"]
+    assert not is_whole(place, there["files"])
+    assert f"{place}/train-0.bin cannot be read (" in (damaged_file(place, there["files"]) or "")
+    put(f"{place}/train-1.bin", b"otheR")
     assert "was altered" in (
-        damaged_file(PLACE, (read_manifest(PLACE, EXPORT_MANIFEST) or {})["files"]) or ""
+        damaged_file(place, (read_manifest(place, EXPORT_MANIFEST) or {})["files"]) or ""
     )
 
 
-def test_memory_may_be_used_again_once_it_is_written(memory: Any, store: LocalStore) -> None:
+def test_memory_may_be_used_again_once_it_is_written(place: Place, store: LocalStore) -> None:
     def write(file: Any) -> None:
         block = np.zeros(1000, np.uint8)
         for number in range(10):
             block[:] = number
             file.write(block.data)
 
-    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
         output.stage("train-0.bin", write)
         manifest = output.commit({"key": "0" * 32})
-    assert objects(PLACE)["train-0.bin"] == b"".join(bytes([number]) * 1000 for number in range(10))
-    assert damaged_file(PLACE, manifest["files"]) is None
+    assert objects(place)["train-0.bin"] == b"".join(bytes([number]) * 1000 for number in range(10))
+    assert damaged_file(place, manifest["files"]) is None
 
 
+@on_objects
 def test_objects_that_the_server_does_not_copy_pass_through(
-    memory: Any, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    place: Url, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "COPY_BYTES", 1000)
     large = bytes(range(256)) * 20_000
-    publish(store, {"train-0.bin": large, "train-1.bin": b"small"})
-    assert objects(PLACE)["train-0.bin"] == large and len(objects(PLACE)) == 3
+    publish(store, place, {"train-0.bin": large, "train-1.bin": b"small"})
+    assert objects(place)["train-0.bin"] == large and len(objects(place)) == 3
 
 
-def test_a_failed_write_leaves_the_old_output_and_nothing_else(memory: Any, store: LocalStore) -> None:
-    publish(store, {"train-0.bin": b"old"})
-    before = objects(PLACE)
-    with pytest.raises(RuntimeError), OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+def test_a_failed_write_leaves_the_old_output_and_nothing_else(place: Place, store: LocalStore) -> None:
+    publish(store, place, {"train-0.bin": b"old"})
+    before = objects(place)
+    with pytest.raises(RuntimeError), OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
         output.stage("train-0.bin", lambda file: file.write(b"new"))
-        assert [name for name in objects(PLACE) if name.startswith(TEMPORARY)]
+        assert folder_at(place).atomic or any(name.startswith(TEMPORARY) for name in objects(place))
 
         def broken(file: Any) -> None:
             file.write(b"x" * 1000)
             raise RuntimeError
 
         output.stage("train-1.bin", broken)
-    assert objects(PLACE) == before
+    assert objects(place) == before
 
 
+@on_objects
 @pytest.mark.parametrize("copied", [0, 1, 2])
 def test_a_commit_that_broke_off_is_never_taken_for_an_output(
-    memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
+    place: Url, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
 ) -> None:
-    old = publish(store, {"train-0.bin": b"old 0", "train-1.bin": b"old 1", "train-2.bin": b"old 2"})["files"]
+    old = publish(store, place, {"train-0.bin": b"old 0", "train-1.bin": b"old 1", "train-2.bin": b"old 2"})[
+        "files"
+    ]
     copy, done = obstore.copy, []
 
     def breaks(*given: Any, **more: Any) -> None:
@@ -123,70 +146,71 @@ def test_a_commit_that_broke_off_is_never_taken_for_an_output(
         done.append(given)
         copy(*given, **more)
 
-    # One at a time, so that the number says which.
-    monkeypatch.setattr(folders, "_COPIES", 1)
-    monkeypatch.setattr(obstore, "copy", breaks)
-    with pytest.raises(StoreError, match="it broke"):
-        publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})
-    monkeypatch.undo()
-    monkeypatch.setattr("dagster_divorder.store.sources._connected", lambda origin, *_: memory[origin])
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="it broke"):
+        # One at a time, so that the number says which.
+        patched.setattr(folders, "_COPIES", 1)
+        patched.setattr(obstore, "copy", breaks)
+        publish(store, place, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})
     # The first copy marks the manifest as replaced; from then on nobody takes it for one.
-    assert (read_manifest(PLACE, EXPORT_MANIFEST) is None) == (copied > 0)
-    assert (read_manifest(PLACE, EXPORT_MANIFEST, replaced=True) or {})["files"] == old
-    assert (damaged_file(PLACE, old) is None) == (copied < 2)
+    assert (read_manifest(place, EXPORT_MANIFEST) is None) == (copied > 0)
+    assert (read_manifest(place, EXPORT_MANIFEST, replaced=True) or {})["files"] == old
+    assert (damaged_file(place, old) is None) == (copied < 2)
     with pytest.raises(InputError, match="holds the output of another store"):
-        refuse_strangers(LocalStore(tmp_path / "other").open(), PLACE, bool, EXPORT_MANIFEST)
-    new = publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})["files"]
-    assert is_whole(PLACE, new) and sorted(objects(PLACE)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
+        refuse_strangers(LocalStore(tmp_path / "other").open(), place, bool, EXPORT_MANIFEST)
+    new = publish(store, place, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})["files"]
+    assert is_whole(place, new) and sorted(objects(place)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
 
 
-def test_what_others_wrote_stays(memory: Any, store: LocalStore, tmp_path: Path) -> None:
-    put(f"{PLACE}/order.npy", b"mine")
+def test_what_others_wrote_stays(place: Place, store: LocalStore, tmp_path: Path) -> None:
+    put(f"{place}/order.npy", b"mine")
     with pytest.raises(
-        InputError, match=r"s3://bucket/out/order\.npy is there and was not written by this store"
+        InputError, match=rf"{re.escape(str(place))}/order\.npy is there and was not written by this store"
     ):
-        refuse_foreign_files(store, Settings(output=Output(path=PLACE)))
-    publish(store, {"train-0.bin": b"x"})
-    write_beside(store, PLACE, {BESIDE[0]: b"page"})
+        refuse_foreign_files(store, Settings(output=Output(path=place)))
+    with pytest.raises(InputError, match=r"order\.npy is there and was not written by this store"):
+        publish(store, place, {"order.npy": b"x"})
+    publish(store, place, {"train-0.bin": b"x"})
+    write_beside(store, place, {BESIDE[0]: b"page"})
     other = LocalStore(tmp_path / "other").open()
     with pytest.raises(InputError, match="holds the output of another store"):
-        publish(other, {"train-0.bin": b"y"})
-    put(f"{PLACE}/{TEMPORARY}0", b"left by a kill")
-    tidy(store, PLACE, ["train-0.bin"], EXPORT_MANIFEST)
-    assert objects(PLACE)["order.npy"] == b"mine"
+        publish(other, place, {"train-0.bin": b"y"})
+    put(f"{place}/{TEMPORARY}0", b"left by a kill")
+    tidy(store, place, ["train-0.bin"], EXPORT_MANIFEST)
+    assert objects(place)["order.npy"] == b"mine"
     assert remove_beside(store) == [BESIDE[0]]
-    assert sorted(objects(PLACE)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
+    assert sorted(objects(place)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
 
 
-def test_a_file_may_be_written_by_another_process(memory: Any, store: LocalStore) -> None:
-    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
-        sent = pickle.loads(pickle.dumps(folder_at(PLACE)))
+@but_for_the_hub
+def test_a_file_may_be_written_by_another_process(place: Place, store: LocalStore) -> None:
+    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
+        sent = pickle.loads(pickle.dumps(folder_at(place)))
         temporary = f"{TEMPORARY}{'0' * 16}"
         output.entries["train-0.bin"] = write_hashed(
             sent, "train-0.bin", temporary, lambda file: file.write(b"x")
         )
         output.staged["train-0.bin"] = temporary
         manifest = output.commit({"key": "0" * 32})
-    assert objects(PLACE)["train-0.bin"] == b"x" and is_whole(PLACE, manifest["files"])
+    assert objects(place)["train-0.bin"] == b"x" and is_whole(place, manifest["files"])
 
 
+@on_objects
 def test_an_object_that_somebody_removes_before_it_has_its_name_is_an_error(
-    memory: Any, store: LocalStore
+    place: Url, store: LocalStore
 ) -> None:
-    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
         output.stage("train-0.bin", lambda file: file.write(b"x"))
-        folder_at(PLACE).delete(folder_at(PLACE).temporary())
+        folder_at(place).delete(folder_at(place).temporary())
         with pytest.raises(StoreError, match="somebody else has removed it"):
             output.commit({"key": "0" * 32})
-    assert objects(PLACE) == {}
+    assert objects(place) == {}
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["folder", "objects"])
+@but_for_the_hub
 def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest_comes(
-    here: bool, memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place: Any = tmp_path / "out" if here else PLACE
-    old = publish(store, {"train-a.bin": b"old", "_/tokenizer.json": b"{}"}, place)
+    old = publish(store, place, {"train-a.bin": b"old", "_/tokenizer.json": b"{}"})
     folder = type(folder_at(place))
     publishing = folder.publish
 
@@ -198,19 +222,18 @@ def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(folder, "publish", killed)
-        publish(store, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"}, place)
+        publish(store, place, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"})
     assert read_manifest(place, EXPORT_MANIFEST) == old and damaged_file(place, old["files"]) is None
-    publish(store, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"}, place)
+    publish(store, place, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"})
     assert sorted(folder_at(place).names()) == [EXPORT_MANIFEST, "_/tokenizer.json", "train-b.bin"]
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["folder", "objects"])
+@but_for_the_hub
 def test_who_has_lost_the_lease_removes_and_publishes_nothing_of_the_next_holder(
-    here: bool, memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is stopped while it publishes, and wakes when another one holds the store and writes there."""
-    place: Any = tmp_path / "out" if here else PLACE
-    old = publish(store, {"a.bin": b"old", "b.bin": b"old"}, place)
+    old = publish(store, place, {"a.bin": b"old", "b.bin": b"old"})
     folder, theirs = folder_at(place), f"{TEMPORARY}{'e' * 16}"
 
     class Lost:
@@ -247,6 +270,6 @@ def test_who_has_lost_the_lease_removes_and_publishes_nothing_of_the_next_holder
         manifest = read_manifest(place, EXPORT_MANIFEST)
         # Before the last step there is the old output, or none.
         assert manifest is None or damaged_file(place, manifest["files"]) is None, looks
-        publish(store, {"a.bin": b"old", "b.bin": b"old"}, place)
+        publish(store, place, {"a.bin": b"old", "b.bin": b"old"})
     assert ended and looks > 4
     assert old["files"].keys() == {"a.bin", "b.bin"}

@@ -21,14 +21,14 @@ from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
-from dagster_divorder.store import head, objects
-from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE
+from dagster_divorder.store import head, sources
+from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
 from tests.conftest import examples
 
-PLACE = "s3://bucket/store"
+PLACE = "s3://bucket"
 PUT = obstore.put
 
 
@@ -55,8 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """What lies in the bucket."""
+    memory = MemoryStore()
+    monkeypatch.setattr(sources, "_connected", lambda *_: memory)
+    return memory
 
 
 @pytest.fixture
@@ -78,11 +81,8 @@ FOLDERS = (
     "documents",
     "documents/index",
     "stages/clusters/key",
-    "receipts",
-    "pins/clusters",
     "fits/clusters/" + "0" * 32,
 )
-POINTER_NAMES = ("receipts/a.json", "receipts/b.json", "pins/clusters/k.json", "history/pins/clusters/k.json")
 
 
 class Verbs(RuleBasedStateMachine):
@@ -91,6 +91,8 @@ class Verbs(RuleBasedStateMachine):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         memory = MemoryStore()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(sources, "_connected", lambda *_: memory)
         self.folder = LocalStore(folder / "store").open()
         self.objects = ObjectStore(PLACE, folder / "cache", 1 << 30, Head(PLACE, memory))
         # A worker: it puts, and does not know of the lease.
@@ -100,6 +102,7 @@ class Verbs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.lease.__exit__(None, None, None)
+        self.patch.undo()
 
     @rule(
         folder=st.sampled_from(FOLDERS[:3]),
@@ -111,11 +114,11 @@ class Verbs(RuleBasedStateMachine):
         name = self.folder.put_hashed(folder, key, data, "bin")
         assert (self.worker if by_worker else self.objects).put_hashed(folder, key, data, "bin") == name
 
-    @rule(name=st.sampled_from(POINTER_NAMES), data=st.binary(max_size=3), replace=st.booleans())
-    def put_pointer(self, name: str, data: bytes, replace: bool) -> None:
+    @rule(data=st.binary(max_size=3), replace=st.booleans())
+    def put_state(self, data: bytes, replace: bool) -> None:
         text = orjson.dumps({"data": data.hex()})
         for store in (self.folder, self.objects):
-            store.put(name, text, replace=replace)
+            store.put(STATE, text, replace=replace)
 
     @rule(
         name=st.sampled_from(["model.bin", "config.json"]), data=st.binary(max_size=3), replace=st.booleans()
@@ -126,7 +129,7 @@ class Verbs(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        there = [*self.folder.files().keys() - {FORMAT_FILE}, "receipts/none.json", "documents/none.bin"]
+        there = [*self.folder.files().keys() - {FORMAT_FILE}, "documents/none.bin"]
         names = data.draw(st.lists(st.sampled_from(sorted(there)), max_size=3, unique=True))
         for store in (self.folder, self.objects):
             store.delete(*names)
@@ -138,7 +141,7 @@ class Verbs(RuleBasedStateMachine):
         }
         assert self.objects.files() == files
         for store in (self.objects, self.worker):
-            for folder in (*FOLDERS, "fits", "history", "history/pins", "stages", "nowhere"):
+            for folder in (*FOLDERS, "fits", "stages", "nowhere"):
                 if store is self.objects or folder.partition("/")[0] in ("documents", "stages", "fits"):
                     assert store.list(folder) == self.folder.list(folder)
                     assert store.folders(folder) == self.folder.folders(folder)
@@ -148,8 +151,8 @@ class Verbs(RuleBasedStateMachine):
         assert {name: self.objects.read(name) for name in files} == {
             name: self.folder.read(name) for name in files
         }
-        assert [name for name in (*POINTER_NAMES, "documents/a.bin") if self.objects.exists(name)] == [
-            name for name in (*POINTER_NAMES, "documents/a.bin") if self.folder.exists(name)
+        assert [name for name in (STATE, "documents/a.bin") if self.objects.exists(name)] == [
+            name for name in (STATE, "documents/a.bin") if self.folder.exists(name)
         ]
 
 
@@ -159,31 +162,6 @@ def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPat
         lambda: Verbs(tmp_path_factory.mktemp("verbs")),
         settings=settings(max_examples=examples(20), stateful_step_count=15, deadline=None),
     )
-
-
-def test_a_name_keeps_its_bytes_and_large_ones_go_in_parts(
-    store: ObjectStore, process: Callable[[], ObjectStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(objects, "PARTS_FROM", 1 << 20)
-    for name, data in (("views/small.bin", b"old"), ("views/large.bin", b"old" * (1 << 20))):
-        store.put(name, memoryview(np.frombuffer(data, np.uint8)))
-        store.put(name, data.replace(b"old", b"new"))
-        assert store.read(name) == process().read(name) == data
-        store.put(name, b"new", replace=True)
-        assert store.read(name) == process().read(name) == b"new"
-
-
-def test_missing_files_are_named(store: ObjectStore) -> None:
-    for name in ("views/x.bin", "receipts/x.json", "fits/clusters/" + "0" * 32):
-        for read in (store.read, store.local):
-            if read is store.read or not name.startswith("receipts"):
-                with pytest.raises(DamagedFileError, match=rf"{PLACE}/{name} is missing") as caught:
-                    read(name)
-                assert caught.value.name == name
-    with pytest.raises(DamagedFileError):
-        store.open_file("views/x.bin")
-    with pytest.raises(StoreError, match="no name inside it"):
-        store.read("../x")
 
 
 def test_a_damaged_object_and_a_damaged_copy_are_told_apart(
@@ -228,34 +206,12 @@ def test_copies_of_what_another_machine_removed_go_when_the_files_are_looked_thr
 # The place ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_is_made_where_nothing_is_and_nowhere_else(
+def test_a_head_that_is_not_what_a_store_writes_is_refused(
     process: Callable[[], ObjectStore], memory: MemoryStore
 ) -> None:
-    assert process().open(create=False).id == "" and obstore.list(memory).collect() == []
-    one, two = process().open(), process().open()
-    assert len(one.id) == 32 and one.id == two.id
-    assert [meta["path"] for meta in obstore.list(memory).collect()] == [HEAD]
-    obstore.delete(memory, HEAD)
-    PUT(memory, "holiday/picture.jpg", b"x")
-    for create in (True, False):
-        with pytest.raises(StoreError, match=r"other objects below it \(holiday\), and is no store"):
-            process().open(create=create)
-
-
-@pytest.mark.parametrize(
-    ("data", "wrong"),
-    [
-        (orjson.dumps({"format": "divorder store", "version": 99, "id": "0" * 32}), "has format version 99"),
-        (b'{"not": "ours"}', "damaged or belongs to another program"),
-        (b"\0not json", "damaged or belongs to another program"),
-        (orjson.dumps({"format": "divorder store", "version": 3, "id": "0" * 32}), "its swap is not"),
-    ],
-)
-def test_a_head_that_is_none_of_this_version_is_refused(
-    data: bytes, wrong: str, process: Callable[[], ObjectStore], memory: MemoryStore
-) -> None:
+    data = orjson.dumps({"format": "divorder store", "version": FORMAT_VERSION, "id": "0" * 32})
     PUT(memory, HEAD, data)
-    with pytest.raises(StoreError, match=wrong), process().lease():
+    with pytest.raises(StoreError, match="its swap is not"), process().lease():
         pass
     assert bytes(obstore.get(memory, HEAD).bytes()) == data
 
@@ -285,11 +241,13 @@ def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: p
 # The lease ------------------------------------------------------------------------------------------------------------
 
 
-def test_pointers_and_removals_need_the_lease(store: ObjectStore, process: Callable[[], ObjectStore]) -> None:
+def test_the_state_and_removals_need_the_lease(
+    store: ObjectStore, process: Callable[[], ObjectStore]
+) -> None:
     worker = process()
     name = worker.put_hashed("views", "k", b"x", "bin")
     for write in (
-        lambda: worker.put("receipts/a.json", b"{}", replace=True),
+        lambda: worker.put(STATE, b"{}", replace=True),
         lambda: worker.delete(name),
         worker.check,
     ):
@@ -311,13 +269,13 @@ def test_a_second_run_is_refused_or_waits_and_a_lease_given_back_is_free_at_once
         pass
     # It works all the while, for much longer than TTL, and then ends.
     clock.meanwhile = lambda: (
-        one.put("receipts/a.json", str(clock.now).encode(), replace=True)
+        one.put(STATE, str(clock.now).encode(), replace=True)
         if clock.now < 1000 + 5 * TTL
         else lease.__exit__(None, None, None)
     )
     with two.lease(on_wait=said.append):
         assert 1000 + 5 * TTL <= clock.now < 1000 + 5 * TTL + 2
-        assert float(two.read("receipts/a.json")) > 1000 + 5 * TTL - 2
+        assert float(two.read(STATE)) > 1000 + 5 * TTL - 2
     assert len(said) == 1 and "waiting for it to end" in said[0]
 
 
@@ -326,22 +284,22 @@ def test_a_silent_holder_loses_the_lease_and_changes_nothing_any_more(
 ) -> None:
     stale, fresh = process(), process()
     with stale.lease():
-        stale.put("receipts/a.json", b"1", replace=True)
+        stale.put(STATE, b"1", replace=True)
         name = stale.put_hashed("views", "k", b"x", "bin")
         with fresh.lease():
             assert TTL < clock.now - 1000 < 1.1 * TTL + 1
             for write in (
                 stale.check,
                 lambda: stale.delete(name),
-                lambda: stale.put("receipts/a.json", b"2", replace=True),
-                lambda: stale.delete("receipts/a.json"),
+                lambda: stale.put(STATE, b"2", replace=True),
+                lambda: stale.delete(STATE),
             ):
                 with pytest.raises(LeaseLostError, match="was taken over by another run"):
                     write()
             # It reads on, and sees what is there.
-            fresh.put("receipts/a.json", b"3", replace=True)
+            fresh.put(STATE, b"3", replace=True)
             clock.now += 2
-            assert stale.read("receipts/a.json") == b"3"
+            assert stale.read(STATE) == b"3"
             assert fresh.exists(name)
         with process().lease(wait=False):
             pass
@@ -405,7 +363,7 @@ FAULTS = ("done", "lost", "lost, refused when repeated", "not done", "late")
 
 @settings(max_examples=examples(25), deadline=None)
 @given(faults=st.lists(st.sampled_from(FAULTS), max_size=8), writes=st.integers(1, 5))
-def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
+def test_whatever_becomes_of_answers_the_state_is_what_was_written_last(
     faults: list[str], writes: int
 ) -> None:
     """A swap that is "late" arrives after it was given up, with the next request."""
@@ -433,24 +391,22 @@ def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "time", clock)
+        patch.setattr(sources, "_connected", lambda *_: memory)
         store = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory)).open()
         patch.setattr(obstore, "put", faulty)
         try:
             with store.lease(wait=False):
-                written = -1
                 for at in range(writes):
                     try:
-                        store.put("receipts/a.json", str(at).encode(), replace=True)
-                        written = at
+                        store.put(STATE, str(at).encode(), replace=True)
                     except StoreError as error:
                         assert "cannot be reached" in str(error)
                 left.clear()
-                store.put("receipts/b.json", b"last", replace=True)
+                store.put(STATE, b"last", replace=True)
         except StoreError as error:
             assert "cannot be reached" in str(error) and len(faults) - len(left) >= 6
             return
         fresh = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory))
-        assert fresh.read("receipts/b.json") == b"last"
-        assert written < 0 or int(fresh.read("receipts/a.json")) >= written
+        assert fresh.read(STATE) == b"last"
         with fresh.lease(wait=False):  # given back
             pass

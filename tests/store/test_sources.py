@@ -1,4 +1,4 @@
-"""Files at URLs: found, read and known again as those of this machine are."""
+"""Files at places of every kind: found, read and known again as those of this machine are."""
 
 from __future__ import annotations
 
@@ -25,24 +25,19 @@ from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
-from dagster_divorder.store.sources import RemoteFile, open_source, tree_of
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.sources import RemoteFile, identity
 from tests.conftest import examples
-from tests.store.remote import memory, put, served
-
-__all__ = ["memory"]
+from tests.store.remote import OBJECTS, SERVER, put, served
 
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number} " + "x" * (number % 50)}) + b"\n" for number in range(300)]
-URL = "s3://bucket/in"
 
-
-def remote(url: str) -> RemoteFile:
-    found = tree_of(url).file(url)
-    assert found
-    return found
+at_urls = pytest.mark.parametrize("place", [*OBJECTS, "hub"], indirect=True)
+on_objects = pytest.mark.parametrize("place", OBJECTS, indirect=True)
 
 
 @given(
@@ -53,17 +48,20 @@ def remote(url: str) -> RemoteFile:
 @hypothesis_settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(25)
 )
-def test_a_remote_file_reads_as_bytes_in_memory_do(
-    memory: Any, size: int, reads: list[tuple[int, int]], kept: int
+@pytest.mark.parametrize(
+    "place", ["folder", *OBJECTS, pytest.param("hub", marks=pytest.mark.slow)], indirect=True
+)
+def test_a_file_reads_as_bytes_in_memory_do(
+    place: Place, size: int, reads: list[tuple[int, int]], kept: int
 ) -> None:
     data = bytes(range(size))
-    put("s3://bucket/file", data)
+    put(f"{place}/file", data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "PIECE_BYTES", 7)
         patch.setattr(sources, "AHEAD", 2)
         patch.setattr(sources, "KEPT", kept)
         twin = io.BytesIO(data)
-        with open_source(remote("s3://bucket/file")) as file:
+        with folder_at(place).open("file") as file:
             for at, count in reads:
                 assert file.seek(at) == twin.seek(at)
                 assert file.read(count) == twin.read(count)
@@ -85,36 +83,33 @@ FILES = {
 @pytest.mark.parametrize(
     "pattern", ["", "*.jsonl", "**/*.jsonl", "b", "b/t*", "?/[t]*.jsonl*", "b/two.jsonl"]
 )
-def test_urls_find_what_paths_find(memory: Any, tmp_path: Path, pattern: str) -> None:
+@at_urls
+def test_urls_find_what_paths_find(place: Url, tmp_path: Path, pattern: str) -> None:
     for name, data in FILES.items():
-        put(f"{URL}/{name}", data)
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(data)
-    here, there = (find_files([f"{base}/{pattern}".rstrip("/")]) for base in (tmp_path / "in", URL))
-    assert [str(file).removeprefix(f"{URL}/") for file in there.files] == [
-        str(Path(file).relative_to(tmp_path / "in"))
-        for file in here.files  # type: ignore[arg-type]
+        put(f"{place}/{name}", data)
+        put(tmp_path / "in" / name, data)
+    here, there = (find_files([f"{base}/{pattern}".rstrip("/")]) for base in (tmp_path / "in", place))
+    assert [str(file).removeprefix(f"{place}/") for file in there.files] == [
+        str(file).removeprefix(f"{tmp_path}/in/") for file in here.files
     ]
     assert there.others == here.others
 
 
-def test_nothing_that_divorder_wrote_is_found(memory: Any) -> None:
-    put(f"{URL}/a.jsonl", LINES[0])
-    put(f"{URL}/store/format.json", b'{"format":"divorder store","version":3}')
-    put(f"{URL}/store/rejects/a.jsonl", b"?")
-    put(f"{URL}/out/curated_meta.json", b"{}")
-    put(f"{URL}/out/curated.jsonl", LINES[1])
-    put(f"{URL}/out/rejects.jsonl", b"?")
-    put(f"{URL}/exports/train.jsonl", LINES[2])
-    found = find_files([URL], [Url(f"{URL}/exports")])
-    assert [str(file) for file in found.files] == [f"{URL}/a.jsonl"]
-    assert found.skipped == [f"{URL}/exports", f"{URL}/out", f"{URL}/store"]
+def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
+    put(f"{place}/a.jsonl", LINES[0])
+    put(f"{place}/store/format.json", b'{"format":"divorder store","version":3}')
+    put(f"{place}/store/rejects/a.jsonl", b"?")
+    put(f"{place}/out/curated_meta.json", b"{}")
+    put(f"{place}/out/curated.jsonl", LINES[1])
+    put(f"{place}/out/rejects.jsonl", b"?")
+    put(f"{place}/exports/train.jsonl", LINES[2])
+    found = find_files([str(place)], [place / "exports"])
+    assert [str(file) for file in found.files] == [f"{place}/a.jsonl"]
+    assert found.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
     # An output that is named is read: what is chained.
-    assert [str(file) for file in find_files([f"{URL}/out"]).files] == [f"{URL}/out/curated.jsonl"]
-    with pytest.raises(
-        InputError, match=r"no file matches.*left out is what DivOrder wrote: s3://bucket/in/exports"
-    ):
-        find_files([f"{URL}/exports"], [Url(f"{URL}/exports")])
+    assert [str(file) for file in find_files([f"{place}/out"]).files] == [f"{place}/out/curated.jsonl"]
+    with pytest.raises(InputError, match=r"no file matches.*left out is what DivOrder wrote: .*/exports"):
+        find_files([f"{place}/exports"], [place / "exports"])
 
 
 def parquet(rows: int) -> bytes:
@@ -124,31 +119,33 @@ def parquet(rows: int) -> bytes:
     return buffer.getvalue().to_pybytes()
 
 
+@on_objects
 def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
+    place: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(sources, "AHEAD", 1)
-    put(f"{URL}/a.parquet", parquet(20_000))
-    found = remote(f"{URL}/a.parquet")
+    put(f"{place}/a.parquet", parquet(20_000))
+    found = folder_at(place).source("a.parquet")
     rows = read_rows(found, None)
     next(rows)
-    put(f"{URL}/a.parquet", parquet(20_000)[:-8] + b"x" * 8)
+    put(f"{place}/a.parquet", parquet(20_000)[:-8] + b"x" * 8)
     with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
         list(rows)
     with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
         list(read_rows(found, None))
 
 
-def test_a_file_that_is_gone_is_an_error(memory: Any) -> None:
-    file = RemoteFile(f"{URL}/gone.jsonl", 100, "tag")
+@on_objects
+def test_a_file_that_is_gone_is_an_error(place: Url) -> None:
+    file = RemoteFile(f"{place}/gone.jsonl", 100, "tag")
     with pytest.raises(InputError, match=r"gone\.jsonl vanished while it was read; run again"):
         list(read_lines(file))
 
 
-def test_it_is_read_in_another_process_by_what_its_environment_knows(memory: Any) -> None:
-    put(f"{URL}/a.jsonl", b"".join(LINES))
-    sent = pickle.dumps(remote(f"{URL}/a.jsonl"))
+def test_it_is_read_in_another_process_by_what_its_environment_knows(place: Place) -> None:
+    put(f"{place}/a.jsonl", b"".join(LINES))
+    sent = pickle.dumps(folder_at(place).source("a.jsonl"))
     blocks = [block for block in read_lines(pickle.loads(sent)) if isinstance(block, LineBlock)]
     assert [line + b"\n" for block in blocks for line in block.lines] == LINES
 
@@ -158,24 +155,69 @@ def ingest(settings: Settings) -> dict[str, Any]:
     return {**receipt.figures, **receipt.facts, "version": receipt.version}
 
 
+INPUTS = {
+    "jsonl": {"b/one.jsonl": b"".join(LINES[:90]), "a.jsonl": b"".join(LINES[90:])},
+    "compressed": {"one.jsonl.gz": gzip.compress(b"".join(LINES[:90])), "two.jsonl": b"".join(LINES[90:])},
+    "parquet": {"one.parquet": parquet(100), "two.parquet": parquet(50)},
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "parts"),
+    [
+        ("memory", False),
+        ("hub", False),
+        pytest.param("server", False, marks=SERVER.marks),
+        pytest.param("server", True, marks=SERVER.marks),
+    ],
+    indirect=["place"],
+)
+@pytest.mark.parametrize("kind", INPUTS)
+def test_input_is_the_same_wherever_it_lies(
+    place: Url, kind: str, parts: bool, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, data in INPUTS[kind].items():
+        put(f"{place}/{name}", data)
+        put(tmp_path / "in" / name, data)
+    here = make_settings(input={"paths": [str(tmp_path / "in")]}, store={"path": tmp_path / "here"})
+    there = make_settings(
+        input={"paths": [str(place)]},
+        store={"path": tmp_path / "there"},
+        engine={"workers": 2 if parts else 1},
+    )
+    version = ingest(here)["version"]
+    if parts:
+        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0, raising=False)
+    assert ingest(there)["version"] == version
+    names = [
+        {path.relative_to(store).as_posix() for path in store.glob("records/**/*.*")}
+        for store in (tmp_path / "here", tmp_path / "there")
+    ]
+    assert names[0] == names[1]
+    again = ingest(there)
+    assert (again["recognised_by"], again["new_records"], again["version"]) == ("tags", 0, version)
+
+
+@on_objects
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
-    memory: Any, make_settings: Make, monkeypatch: pytest.MonkeyPatch, parts: bool
+    place: Url, make_settings: Make, monkeypatch: pytest.MonkeyPatch, parts: bool
 ) -> None:
     if parts:
         monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0)
-    settings = make_settings(input={"paths": [URL]}, engine={"workers": 2 if parts else 1})
-    put(f"{URL}/a.jsonl", b"".join(LINES)[:-10])
+    settings = make_settings(input={"paths": [str(place)]}, engine={"workers": 2 if parts else 1})
+    put(f"{place}/a.jsonl", b"".join(LINES)[:-10])
     found = ingest(settings)
     assert (found["records"], found["rejected_records"], found["partial_lines"]) == (299, 1, 0)
     # The whole object is another one, read on from the last whole line.
-    put(f"{URL}/a.jsonl", b"".join(LINES))
+    put(f"{place}/a.jsonl", b"".join(LINES))
     found = ingest(settings)
     assert (found["records"], found["rejected_records"], found["new_records"]) == (300, 0, 1)
 
 
+@on_objects
 def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
-    memory: Any, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+    place: Url, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[tuple[str, int, int]] = []
     fetch = RemoteFile.fetch
@@ -185,10 +227,10 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
         return fetch(self, start, end)
 
     monkeypatch.setattr(RemoteFile, "fetch", counted)
-    settings = make_settings(input={"paths": [URL]})
-    put(f"{URL}/a.jsonl", b"".join(LINES[:100]))
-    put(f"{URL}/b.jsonl", b"".join(LINES[100:150]) + LINES[150].rstrip())
-    put(f"{URL}/c.jsonl.gz", gzip.compress(b"".join(LINES[200:])))
+    settings = make_settings(input={"paths": [str(place)]})
+    put(f"{place}/a.jsonl", b"".join(LINES[:100]))
+    put(f"{place}/b.jsonl", b"".join(LINES[100:150]) + LINES[150].rstrip())
+    put(f"{place}/c.jsonl.gz", gzip.compress(b"".join(LINES[200:])))
     first = ingest(settings)
     assert (first["records"], first["recognised_by"]) == (251, "rescan")
     fetched.clear()
@@ -196,32 +238,35 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
     # The line without an end is looked at again.
     assert {name for name, *_ in fetched} == {"b.jsonl"}
     assert (again["version"], again["recognised_by"]) == (first["version"], "whole")
-    put(f"{URL}/b.jsonl", b"".join(LINES[100:200]))
+    put(f"{place}/b.jsonl", b"".join(LINES[100:200]))
     fetched.clear()
     grown = ingest(settings)
     assert {name for name, *_ in fetched} == {"b.jsonl"}
     assert (grown["records"], grown["new_records"]) == (300, 49)
     fetched.clear()
     assert ingest(settings)["recognised_by"] == "tags" and not fetched
-    # Written again with the same bytes: a new tag, and nothing new.
-    put(f"{URL}/a.jsonl", b"".join(LINES[:100]))
+    # Written again with the same bytes: nothing new, be it under a new tag or, as S3's tags are hashes, under the same.
+    before = identity(folder_at(place).source("a.jsonl"))
+    put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     same = ingest(settings)
     assert (same["version"], same["new_records"]) == (grown["version"], 0)
-    assert {name for name, *_ in fetched} == {"a.jsonl"}
+    has_new_tag = identity(folder_at(place).source("a.jsonl")) != before
+    assert {name for name, *_ in fetched} == ({"a.jsonl"} if has_new_tag else set())
 
 
-def test_the_watcher_sees_new_tags(memory: Any, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [URL]}, automation={"settle_seconds": 5})
+@at_urls
+def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
+    settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 5})
 
     def look(cursor: Cursor, now: float) -> Any:
         return check_input(settings, cursor, now, lambda: None)
 
-    put(f"{URL}/a.jsonl", b"".join(LINES[:100]))
+    put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     first = look(Cursor(), 0)
     assert not first.start and "nothing was ever made" in first.reason
     ingest(settings)
     assert "no change in 1 input file" in look(first.cursor, 1).reason
-    put(f"{URL}/a.jsonl", b"".join(LINES[:101]))
+    put(f"{place}/a.jsonl", b"".join(LINES[:101]))
     noticed = look(first.cursor, 2)
     assert not noticed.start and f"a.jsonl has {len(LINES[100])} bytes more" in noticed.reason
     assert look(noticed.cursor, 8).start
@@ -280,7 +325,7 @@ def test_variables_hold_several_urls() -> None:
     assert paths == ("s3://bucket/a", "https://host:8080/b.jsonl", "/data/c", "hf://datasets/o/n/*.parquet")
 
 
-def test_settings_are_proposed_for_a_url(memory: Any, tmp_path: Path) -> None:
-    put(f"{URL}/a.jsonl", b"".join(LINES))
-    settings = write_settings(Proposal(blocks=look([URL])), tmp_path / "divorder.toml")
-    assert settings.input.paths == (URL,) and settings.input.text_field == "text"
+def test_settings_are_proposed_for_a_place(place: Place, tmp_path: Path) -> None:
+    put(f"{place}/a.jsonl", b"".join(LINES))
+    settings = write_settings(Proposal(blocks=look([str(place)])), tmp_path / "divorder.toml")
+    assert settings.input.paths == (str(place),) and settings.input.text_field == "text"

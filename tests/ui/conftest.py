@@ -16,13 +16,13 @@ from tests.ui.dagster_dev import DagsterDev
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-AUTOMATION = "[automation]\ninterval_seconds = 1\nsettle_seconds = 1\n"
+AUTOMATION = "[advanced]\ninterval_seconds = 1\nsettle_seconds = 1\n"
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = make_corpus(tmp_path_factory.mktemp("dev"))
-    file.write_text(file.read_text() + AUTOMATION)
+    file.write_text(file.read_text().replace("[advanced]\n", AUTOMATION))
     return file
 
 

@@ -2,16 +2,11 @@
 
 import colorsys
 import io
-import struct
-import subprocess
-import sys
 from itertools import pairwise
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from PIL import Image
 
 from dagster_divorder.core import measure
@@ -59,11 +54,6 @@ def figure(monkeypatch):
     return lambda **of: (png(**of), drawn[-1])[1]
 
 
-def size(png: bytes) -> tuple[int, int]:
-    assert png[:8] == b"\x89PNG\r\n\x1a\n" and png[12:16] == b"IHDR"
-    return struct.unpack(">II", png[16:24])
-
-
 @pytest.mark.filterwarnings("error")
 def test_names_in_any_script_draw_without_a_warning(monkeypatch):
     monkeypatch.setattr(drawing, "OTHER_SCRIPTS", ())  # as on a machine without further typefaces
@@ -83,35 +73,6 @@ def test_a_name_that_no_typeface_here_can_draw_is_a_number_and_a_note_says_why(f
     texts = [text.get_text() for text in drawn.texts]
     assert any(text.endswith("batches of 4 sequences · no typeface here for names in Han") for text in texts)
     assert not any("臺" in text for text in texts) and any(text.startswith("cluster ") for text in texts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n", "k", "columns"),
-    [(400, 30, 60), (400, 30, 3000), (400, 300, 60), (3, 2, 5), (1, 1, 1), (0, 1, 4)],
-    ids=["usual", "more columns than pixels", "300 clusters", "three documents", "one document", "none"],
-)
-@pytest.mark.filterwarnings("error")
-def test_it_draws(tmp_path, n, k, columns):
-    (tmp_path / "picture.png").write_bytes(png(n, k, columns=columns))
-    image = imread(tmp_path / "picture.png")
-    assert image.shape[:2] == (1100, 1600)
-    assert (image[0, :, :3] == 1).all() and (image[:, 0, :3] == 1).all()  # a white rim: nothing is cut off
-    assert (image[..., :3].min(axis=2) < 0.5).sum() > 1000  # there is ink
-
-
-@pytest.mark.slow
-def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style():
-    first = png()
-    before = dict(mpl.rcParams)
-    with mpl.rc_context(
-        {"font.size": 30, "savefig.bbox": "tight", "axes.facecolor": "red", "savefig.dpi": 50}
-    ):
-        styled = dict(mpl.rcParams)
-        assert png() == first
-        assert dict(mpl.rcParams) == styled
-    assert dict(mpl.rcParams) == before
-    assert size(first) == (1600, 1100)
 
 
 def test_the_largest_clusters_are_named_in_their_colours(figure):
@@ -189,12 +150,6 @@ def test_thirty_colours_differ_and_neighbours_in_hue_differ_in_lightness():
     assert gaps.min() > 0.06
     by_hue = colours[np.argsort([colorsys.rgb_to_hsv(*colour)[0] for colour in colours])]
     assert np.abs(np.diff(by_hue @ [0.2126, 0.7152, 0.0722])).mean() > 0.1
-
-
-@pytest.mark.slow
-def test_importing_it_loads_no_matplotlib():
-    code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("top", [8_500.0, 20_000.0, 3e5])

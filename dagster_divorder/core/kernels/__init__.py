@@ -12,6 +12,8 @@ from typing import Any
 
 import numba
 
+from dagster_divorder.caches import cache_folder
+
 
 def _finds_a_folder(file: str) -> bool:
     """Whether numba finds a folder for a module's compiled functions."""
@@ -26,9 +28,6 @@ def _finds_a_folder(file: str) -> bool:
 
 # numba's own file stands for the packages beside it that also compile functions, such as umap-learn.
 if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
-    # Importing the settings takes longer than a small order.
-    from dagster_divorder.settings.places import cache_folder
-
     folder = cache_folder() / "numba"
     if not folder.exists():
         warnings.warn(

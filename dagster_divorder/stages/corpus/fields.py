@@ -25,8 +25,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content, records_folder
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
 BUILT_IN = ("cluster", "length", "difficulty")

@@ -29,8 +29,8 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _RECORD_ID = re.compile("[0-9a-f]{32}")

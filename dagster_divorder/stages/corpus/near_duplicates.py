@@ -27,8 +27,8 @@ from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import first_lines
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, offsets
 
 SHOWN = 50

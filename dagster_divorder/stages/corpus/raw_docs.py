@@ -48,7 +48,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import index_column, records_folder
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 1 << 30
@@ -121,6 +121,7 @@ class _RawDocs(Stage):
         }
         for said in remarks(facts):
             run.progress.note(said)
+        keep_result(run.store, self.name, Result(key=survey.version, version=survey.version, files=files))
         return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
 
 

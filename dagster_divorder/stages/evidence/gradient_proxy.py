@@ -32,8 +32,8 @@ from dagster_divorder.stages.topics.gradient_embeddings import (
 )
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.local import megabytes
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.state import Receipt
 
 DOCUMENTS, FEWEST = 200, 20
 SAMPLE_BYTES = 2 << 30

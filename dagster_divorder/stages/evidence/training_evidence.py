@@ -69,8 +69,8 @@ from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
@@ -313,7 +313,7 @@ class _Prepared:
         from dagster_divorder.models.training import token_classes
 
         tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
-        device = call_on_a_worker(run, partial(find_device, setting="evidence.device"), evidence.device)
+        device = call_on_a_worker(run, find_device)
         vocabulary = run.receipt("base_model").facts["vocabulary"]
         counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
         classes, class_count = token_classes(evidence.model, counts)
@@ -728,6 +728,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
     orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
+        "device": settings.engine.device,
         "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],

@@ -63,7 +63,7 @@ from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import FOLLOWED, MEASURES, side_by_side
 from dagster_divorder.view.verdict import Verdict

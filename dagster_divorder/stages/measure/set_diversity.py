@@ -34,9 +34,9 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import Space, map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 
 MAX_VALUES = 32
 """Sources and clusters with a score of their own: the largest; sums of a source take 8 D^2 bytes. The other sources

@@ -18,9 +18,8 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import pinned
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 ANOTHER = "the last output begins otherwise"
@@ -36,8 +35,7 @@ def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """
     if not run.settings.order.frozen_tokens:
         return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
-    fit = pinned(run.store, "frozen", run.graph["frozen"].key(run))
-    fitted = load_fitted(run.store, fit) if fit else None
+    fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
     arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
     ids, copy = (np.concatenate([of[name] for of in arrays]) for name in ("id", "copy"))

@@ -28,14 +28,13 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
@@ -160,8 +159,8 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
         table, ids = _read_files(run.settings)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
     documents = _documents(run, None)
-    fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
-    before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
+    fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
+    before = unpack(fitted.files[IDS])["ids"] if fitted else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
     share = run.settings.heldout.share
     if not chosen.any():
@@ -328,13 +327,12 @@ HELDOUT = PinnedFit(
     pace=(0.02, 0.004),
     compute=_choose_heldout,
     # Nobody asks for others: what is held out stays so.
-    refit=lambda settings: Refit("auto", ""),
     drift=_heldout_drift,
     # It looks at the values of mixing.trait too, which other edges and clusters change, and at what is consumed.
     checked_once_per_corpus=False,
     # What was drawn of an earlier corpus; what files hold can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
     tentative="a value of mixing.trait has documents enough and none held out",
-    facts=lambda run, files: {"held_out": len(unpack(files[IDS])["ids"])},
+    facts=lambda run, fitted: {"held_out": len(unpack(fitted.files[IDS])["ids"])},
     figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
 )

@@ -29,7 +29,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
@@ -40,9 +39,9 @@ from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.view.pictures import selection_sweep
 
@@ -65,6 +64,8 @@ CANNOT = {
     NO_QUALITY: "have no quality",
 }
 """Why records cannot be chosen."""
+SPOKES = {"steps": 20, "rate": 1.0, "tolerance": 1e-4, "start": "uniform"}
+"""How `core.mix.selection.spokes` goes, in the key of a choice."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -223,7 +224,7 @@ def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.
 
 
 def _optimise(
-    store: Store, file: str, settings: Selection, of: tuple[float, np.ndarray, np.ndarray | None]
+    store: Store, file: str, of: tuple[float, np.ndarray, np.ndarray | None]
 ) -> tuple[np.ndarray, int]:
     """(the weights of candidates, given with an alpha and their quality; the steps they took)."""
     alpha, rows, quality = of
@@ -234,10 +235,6 @@ def _optimise(
         rows,
         quality,
         alpha=alpha,
-        steps=settings.steps,
-        rate=settings.rate,
-        tolerance=settings.tolerance,
-        start=quality if settings.start == "quality" else None,
     )
     return found.weights, len(found.objective) - 1
 
@@ -250,7 +247,7 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
     count = min(settings.partitions, len(rows))
     parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
     items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
-    optimised = run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0)
+    optimised = run.engine.each(partial(_optimise, run.store, file), items, threads=0)
     found = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
     weights = {alpha: np.empty(len(rows)) for alpha in alphas}
     for (alpha, part), (made, _) in zip(parts, found, strict=True):
@@ -395,7 +392,8 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
     # Left out where it is unset, so that choices from before it keep their keys.
     unset = {"min_quality"} if settings.selection.min_quality is None else set()
-    return {"selection": settings.selection.model_dump(mode="json", exclude=unset), "seed": settings.seed}
+    selection = settings.selection.model_dump(mode="json", exclude=unset)
+    return {"selection": {**selection, **SPOKES}, "seed": settings.seed}
 
 
 SUBSET_SELECTION = WholeCorpus(

@@ -1,6 +1,6 @@
 """bin_edges: edges of the bins that lengths, difficulties and numeric fields fall into, quantiles of the corpus.
 
-Appended records fall into the bins that are there. Under `order.refit = "auto"` the edges are cut again when the corpus
+Appended records fall into the bins that are there. Under `refit.bins = "auto"` the edges are cut again when the corpus
 has doubled since, when hardly any of its documents are left, or when a bin's share of the records leaves its band: more
 than BAND times what it was, with MIN_OVER records over.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import coded_traits, fields_read, read_fields
 from dagster_divorder.store.arrays import pack, unpack
@@ -120,7 +120,7 @@ BIN_EDGES = PinnedFit(
     doing="cutting lengths and numeric fields into bins",
     pace=(0.02, 0.0002),
     compute=_fit_bin_edges,
-    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    refit="bins",
     drift=_bin_edges_drift,
     tentative="lengths or fields of new records leave the bands of the bins",
 )

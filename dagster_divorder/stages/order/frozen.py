@@ -16,7 +16,7 @@ import numpy as np
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
@@ -102,8 +102,7 @@ FROZEN = PinnedFit(
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",
     compute=freeze_prefix,
-    # It follows the last output, and nobody asks for another beginning.
-    refit=lambda settings: Refit("auto", ""),
+    # It follows the last output; nobody asks for another beginning.
     drift=frozen_drift,
     checked_once_per_corpus=False,
 )

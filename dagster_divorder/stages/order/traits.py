@@ -51,7 +51,7 @@ def trait_codes(
     if number and trait not in edges:
         raise InputError(
             f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
-            'set order.refit = "now" for one run'
+            "divorder run --refit bins cuts them anew"
         )
     found = column_codes(
         column,

@@ -13,7 +13,6 @@ import importlib.metadata
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from typing import IO, Any
 
@@ -22,7 +21,6 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.corpus.find import as_one_kind, find_inputs
-from dagster_divorder.corpus.inputs import has_dictionary
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -61,34 +59,27 @@ from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
     RECORDS,
     OutputFolder,
-    WriteRecords,
     check_format,
-    cut,
     scratch_beside,
-    shard_limits,
-    stage_scattered,
     tidy,
     write_columns,
 )
-from dagster_divorder.write.gather import fits_memory, gather, stored_records
-from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 from dagster_divorder.write.output_records import stored, written
+from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
+from dagster_divorder.write.records import LINE_FEED, WriteRecords, stored_records
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
 """Records from which on workers write them."""
-WORKERS_FROM_CORES = 4
-"""On fewer cores one process writes lines in place, where it can: it keeps a core and a half busy, without the
-memory of workers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 SAMPLED_BYTES = 25_000
@@ -177,9 +168,9 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
     order, sizes, of = load_order(run), compact(record_index(run, "size")), stream_records(run)
     items = view if of is None else view.take(of)
     taken = sizes[items.record_row]
-    # A large output may also pass through the gather's bucket files.
-    once = fits_memory(taken) or _in_place(run, taken)
-    expected = (1 if once else 2) * int(taken.sum()) + order.nbytes
+    # A large output also passes through temporary files.
+    twice = passes_files(taken, run.settings.output.path if view.kind == "jsonl" else None)
+    expected = (1 + twice) * int(taken.sum()) + order.nbytes
     del taken
     with (
         OutputFolder(run.store, run.settings.output.path, expected) as output,
@@ -235,39 +226,28 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
-    contents, start = stored_records(run.store, view), offsets(view.records)
-    files = dict(zip(names, pairwise([0, *limits]), strict=True))
-    many = output.by_workers and _in_workers(run, row_sizes, limits, schema)
-    in_place = _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES)
-    if many and not in_place:
-        stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, run.progress)
-        return
-    with run.progress("writing records", len(view), "records") as advance:
-        if in_place:
-            stage_in_place(output, contents, start, rows, row_sizes, files, advance)
-            return
-        with (
-            scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
-            contextlib.closing(gather(run.store, view, rows, row_sizes, scratch, advance)) as parts,
-        ):
-            for name, records in zip(names, cut(parts, limits), strict=True):
-                output.stage(name, partial(write, records))
-
-
-def _in_place(run: Run, sizes: np.ndarray) -> bool:
-    """Whether records of these sizes are lines that can be written one by one."""
-    return run.view.kind == "jsonl" and can_stage_in_place(run.settings.output.path, sizes)
-
-
-def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schema | None) -> bool:
-    """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
-    be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
-    have several.)"""
-    return (
-        min(run.engine.workers, len(limits)) > 1
-        and int(sizes.sum()) >= WORKERS_FROM_BYTES
-        and not (schema and any(map(has_dictionary, schema.types)))
+    spans = pairwise([0, *limits])
+    shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
+    permutation = Permutation(
+        contents=stored_records(run.store, view),
+        start=offsets(view.records),
+        rows=rows,
+        sizes=row_sizes,
+        exact=schema is None,
+        terminator=b"" if schema else LINE_FEED,
+        through_files=passes_files(row_sizes),
     )
+    with scratch_beside(run.store, settings.path, output.expected_bytes) as scratch:
+        permute(
+            permutation,
+            shards,
+            output,
+            engine=lambda: run.engine,
+            workers_from=WORKERS_FROM_BYTES,
+            scratch=scratch,
+            progress=run.progress,
+            unit="records",
+        )
 
 
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:

@@ -49,8 +49,8 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, EXPORT_VERSION, NEIGHBOUR, file_at
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 from dagster_divorder.write.curated import OutputFolder, refuse_strangers, scratch_beside, tidy
@@ -343,7 +343,7 @@ def check_special_tokens(settings: Settings) -> None:
         return
     from dagster_divorder.models.checkpoint import locate
 
-    directory = locate(model.base, revision=model.revision)
+    directory = locate(model.base)
     if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
         raise _no_end_of_text(directory)
 

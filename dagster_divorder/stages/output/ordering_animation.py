@@ -28,8 +28,8 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.films import (
     COLUMNS,
     ROWS,
@@ -45,12 +45,14 @@ from dagster_divorder.write.curated import write_beside
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
+FPS = 30
+"""Pictures a second."""
 BINS = 100
 """Points of the diversity curves."""
 
 
 def _animate_ordering(run: Run) -> Made:
-    shown, frames, fps = load_map(run), run.settings.animation.frames, run.settings.animation.fps
+    shown, frames = load_map(run), run.settings.advanced.film_frames
     pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {BAR: lambda: _bar_frames(run)}
     note = f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
     if shown:
@@ -59,10 +61,10 @@ def _animate_ordering(run: Run) -> Made:
         run.progress.note(why)
         pictures, note = {}, why
     with run.progress("drawing films", frames * len(pictures), "frames") as advance:
-        films = {name: _film(run.store, draw(), fps, advance) for name, draw in pictures.items()}
+        films = {name: _film(run.store, draw(), advance) for name, draw in pictures.items()}
     files = {Path(name).stem: File(made, "mp4") for name, made in films.items()}
     return Made(
-        files, {"films": list(films)}, {"films": list(films), "frames": frames, "fps": fps, "note": note}
+        files, {"films": list(films)}, {"films": list(films), "frames": frames, "fps": FPS, "note": note}
     )
 
 
@@ -71,11 +73,11 @@ def _publish(run: Run, receipt: Receipt) -> None:
     write_beside(run.store, run.settings.output.path, films)
 
 
-def _film(store: Store, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
+def _film(store: Store, frames: Iterable[np.ndarray], advance: Advance) -> bytes:
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
     with store.scratch() as folder:
         path = folder / "film.mp4"
-        with film(path, fps) as show:
+        with film(path, FPS) as show:
             for frame in frames:
                 show(frame)
                 advance(1)
@@ -104,7 +106,7 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
         filmed,
         curves["original"],
         _corpus(run),
-        count=run.settings.animation.frames,
+        count=run.settings.advanced.film_frames,
         sequence_length=run.settings.sequence.length,
     )
 
@@ -120,7 +122,7 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
             first = np.full(len(shown.ids), len(read), np.int64)
             np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
             orders[name] = np.argsort(first, kind="stable")
-    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.animation.frames)
+    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.advanced.film_frames)
 
 
 ORDERING_ANIMATION = WholeCorpus(
@@ -133,7 +135,7 @@ ORDERING_ANIMATION = WholeCorpus(
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
-    settings=lambda settings: {"animation": settings.animation.model_dump(mode="json")},
+    settings=lambda settings: {"animation": {"frames": settings.advanced.film_frames, "fps": FPS}},
     # Films that were left out for want of ffmpeg are made once it is there.
     inputs=lambda run: {
         **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),

@@ -44,6 +44,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
@@ -64,8 +65,8 @@ from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_kind
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
@@ -441,11 +442,14 @@ def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
 
 def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
-    embedding, model = settings.embedding, settings.model
-    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
+    embedding, advanced = settings.embedding, settings.advanced
+    base, deep = (id_and_revision(name)[0] for name in (settings.model.base, settings.deep_model))
+    sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        # As it was before [refit], so that reports keep their keys.
+        "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
+        "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.k,
         "source_field": settings.input.source_field,

@@ -2,7 +2,7 @@
 
 The base model is a pinned fit: appended documents use it as it is. Another checkpoint, or the same with other bytes, is
 another fit. Where hardly any of the documents it was made on are left, every run says so; it is made again only as
-`model.refit` says, since everything after it is then computed again.
+`refit.model` says, since everything after it is then computed again.
 
 Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
 by which the next run knows it without reading it, are in the receipt.
@@ -21,13 +21,14 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, Size, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import Fit, model_path
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
+from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
@@ -50,7 +51,7 @@ class BaseModel:
     token occurs in.
     """
 
-    place: Fit | Path
+    place: str | Path
     directory: Path
     info: dict[str, Any]
     document_frequency: np.ndarray
@@ -98,7 +99,7 @@ def load_base_model(run: Run) -> BaseModel:
     receipt, files = run.receipt("base_model"), run.fit("base_model")
     statistics = unpack(files[STATISTICS])
     bootstrap = run.settings.model.base == BOOTSTRAP
-    place = run.current_fit("base_model") if bootstrap else Path(receipt.facts["directory"])
+    place = receipt.files["fit"] if bootstrap else Path(receipt.facts["directory"])
     return BaseModel(
         place=place,
         directory=model_path(run.store, place),
@@ -133,8 +134,8 @@ def _locate(settings: Settings) -> Path | None:
     """Where the checkpoint lies that `model.base` names; None for the bootstrap model, which lies in the fit itself."""
     from dagster_divorder.models.checkpoint import locate
 
-    model = settings.model
-    return None if model.base == BOOTSTRAP else locate(model.base, revision=model.revision)
+    base = settings.model.base
+    return None if base == BOOTSTRAP else locate(base)
 
 
 def _checkpoint(run: Run) -> dict[str, Any]:
@@ -161,13 +162,13 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.checkpoint import embedding_table
     from dagster_divorder.models.tokenize import load_encoder
 
-    model = run.settings.model
+    advanced = run.settings.advanced
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
     texts = sample_texts(run.store, run.view, rows, SAMPLE_BYTES)
     checkpoint = _checkpoint(run)
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
-    with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+    with run.store.scratch(4 * advanced.vocab_size * advanced.token_dims, "the base model") as folder:
         if checkpoint:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
             encoder = load_encoder(directory, sample=texts)
@@ -179,8 +180,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             report = train(
                 texts,
                 folder,
-                vocab_size=model.vocab_size,
-                dim=model.dim,
+                vocab_size=advanced.vocab_size,
+                dim=advanced.token_dims,
                 seed=run.settings.seed,
                 progress=run.progress,
             )
@@ -209,8 +210,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _base_model_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
+def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
+    return {**orjson.loads(fitted.files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
 
 
 def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         for name, value in receipt.facts.items()
         if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
     }
-    left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
+    left = documents_left(run, receipt)
     note = _another_corpus(left)
     if note:
         run.progress.note(note)
@@ -238,18 +239,18 @@ def _another_corpus(left: float) -> str | None:
         return None
     return (
         f"{left:.0%} of the documents that base_model was made on are left in the input; "
-        'set model.refit = "now" for one run to make it from the present ones (everything is then computed again)'
+        "divorder run --refit model makes it from the present ones (everything is then computed again)"
     )
 
 
 def _is_of_this_corpus(run: Run) -> Finding:
     """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
     first one, and is cut into more tokens than need be."""
-    left = documents_left(run, load_fitted(run.store, run.current_fit("base_model")))
+    left = documents_left(run, run.receipt("base_model"))
     return Finding(
         passed=_another_corpus(left) is None,
         text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
-        remedy='set model.refit = "now" for one run, or keep another corpus in a store of its own (store.path)',
+        remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
         figures={"documents_left": left},
     )
 
@@ -266,10 +267,15 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 
 def _base_model_settings(settings: Settings) -> dict[str, Any]:
-    model = settings.model
-    if model.base != BOOTSTRAP:
-        return {"base": model.base, "revision": model.revision}
-    return {"base": model.base, "vocab_size": model.vocab_size, "dim": model.dim, "seed": settings.seed}
+    base, advanced = settings.model.base, settings.advanced
+    if base != BOOTSTRAP:
+        return dict(zip(("base", "revision"), id_and_revision(base), strict=True))
+    return {
+        "base": base,
+        "vocab_size": advanced.vocab_size,
+        "dim": advanced.token_dims,
+        "seed": settings.seed,
+    }
 
 
 def _amount(settings: Settings, size: Size) -> float:
@@ -277,7 +283,7 @@ def _amount(settings: Settings, size: Size) -> float:
     grows with the vocabulary."""
     if settings.model.base != BOOTSTRAP:
         return 1.0
-    return SAMPLE_BYTES * (0.5 + settings.model.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
+    return SAMPLE_BYTES * (0.5 + settings.advanced.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
 
 
 BASE_MODEL = PinnedFit(
@@ -295,7 +301,7 @@ BASE_MODEL = PinnedFit(
     compute=_make_base_model,
     amount=_amount,
     pace=(0.0, 0.54),
-    refit=lambda settings: Refit(settings.model.refit, "model.refit"),
+    refit="model",
     drift=another_corpus,
     facts=_base_model_facts,
     figures=_base_model_figures,

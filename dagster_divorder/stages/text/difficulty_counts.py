@@ -13,7 +13,7 @@ from dagster_divorder.core.text.difficulty import Counts
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
@@ -62,6 +62,6 @@ DIFFICULTY_COUNTS = PinnedFit(
     },
     doing="counting what follows each token",
     compute=_count_token_pairs,
-    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    refit="bins",
     drift=another_corpus,
 )

@@ -67,7 +67,7 @@ QUALITY_SCORES = PerDocument(
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
     compute=lambda run: functools.partial(
-        score, run.store, _locate(run.settings), find_device(run.settings.deep.device)
+        score, run.store, _locate(run.settings), find_device(run.settings.engine.device)
     ),
     needs=_quality_scores_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},

@@ -18,7 +18,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
@@ -30,7 +30,7 @@ MAX_SHARE_WITHOUT = 0.01
 
 
 def tokenize(
-    store: Store, model: Fit | Path, tokenizer: str, engine: Engine, fragment: Fragment
+    store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
     """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the
     one in the folder `model`."""

@@ -4,7 +4,7 @@ The spaces are `ari_comparison.spaces`, by default the shallow and the deep one;
 
 Both spaces are clustered anew at the same number of clusters, as `clusters` would. What comes of it (figures, tables,
 pictures, and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys
-and no more than `ari_comparison.refresh` of the documents have changed: an append does not change the space.
+and no more than a fifth of the documents have changed: an append does not change the space.
 
 The rule is that of Diversity-Ordered Training: an adjusted Rand index (ARI) over SAME says that both show the same
 structure, one under DIFFERENT that the second holds other structure. So does a space of noise, or of the lengths of
@@ -32,7 +32,7 @@ from dagster_divorder.core.topics.word_bits import word_bits
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, library
@@ -40,9 +40,9 @@ from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings, first_lines
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 
 DIFFERENT, SAME = 0.3, 0.7
@@ -216,7 +216,7 @@ def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _C
     for part, vectors in each("assigning"):
         labels[part], distances[part] = assign(vectors, made)
     measured = np.zeros(view.document_rows, bool)
-    measured[rows[: settings.ari_comparison.sample or len(rows)]] = True
+    measured[rows[: settings.advanced.silhouette_documents or len(rows)]] = True
 
     def passes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for part, vectors in each("silhouettes"):
@@ -338,7 +338,7 @@ def _count(settings: Settings) -> int:
 def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:
     return {
         "spaces": settings.ari_comparison.spaces,
-        "sample": settings.ari_comparison.sample,
+        "sample": settings.advanced.silhouette_documents,
         "k": _count(settings),
         "algorithm": settings.clusters.algorithm,
         "metric": settings.clusters.metric,
@@ -389,14 +389,14 @@ ARI_COMPARISON = PinnedFit(
     quotes=(PAIRS, DISAGREE, HEATMAP, MAPS),
     doing="comparing the spaces",
     compute=_compare_clusterings,
-    refit=lambda settings: Refit(settings.ari_comparison.refit, "ari_comparison.refit"),
-    drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
+    refit="ari_comparison",
+    drift=has_changed,
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, files: {
-        **orjson.loads(files[INFO]),
-        "documents": orjson.loads(files[FITTED])["documents"],
+    facts=lambda run, fitted: {
+        **orjson.loads(fitted.files[INFO]),
+        "documents": fitted.documents,
     },
     figures=_ari_comparison_figures,
     show=_show_ari_comparison,

@@ -1,6 +1,6 @@
 """centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
 
-Under `clusters.refit = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
+Under `refit.clusters = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
 documents are left, or when the documents that came since lie too far from them, by more than chance: of the sketch of
 the corpus those that the sketch of the fit does not have, a random sample, so that it does not matter in how many runs
 they came.
@@ -26,7 +26,7 @@ from dagster_divorder.core.topics.cluster import (
 )
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit, Size
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
@@ -122,15 +122,14 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
 
 
-def _centroids_facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    info, arrays = orjson.loads(files[INFO]), unpack(files[ARRAYS])
-    documents = orjson.loads(files[FITTED])["documents"]
+def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
+    info, arrays = orjson.loads(fitted.files[INFO]), unpack(fitted.files[ARRAYS])
     return {
         "k": len(arrays["centroids"]),
         "dims": arrays["centroids"].shape[1],
-        "documents": documents,
+        "documents": fitted.documents,
         "mean_distance": info["mean_distance"],
-        "note": _note(info, int(arrays["sizes"].sum()), documents),
+        "note": _note(info, int(arrays["sizes"].sum()), fitted.documents),
     }
 
 
@@ -172,7 +171,7 @@ CENTROIDS = PinnedFit(
     },
     doing="fitting clusters",
     compute=_fit_centroids,
-    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    refit="clusters",
     drift=_centroids_drift,
     tentative="new documents lie too far from the centroids",
     amount=points_fitted,

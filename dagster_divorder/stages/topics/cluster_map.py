@@ -22,7 +22,7 @@ from dagster_divorder.core.topics.cluster_map import place, why_no_map
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, load_fitted
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts
 from dagster_divorder.stages.mix.heldout import fit_reads
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
@@ -31,8 +31,8 @@ from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.write.curated import add_to_output
 
 SIDECAR = "umap2d.npy"
@@ -64,11 +64,10 @@ def _map_clusters(run: Run) -> Made:
         files["places"] = asdict(shown)
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
-    fitted = load_fitted(run.store, run.current_fit("map_fit"))
-    if shown and (left := documents_left(run, fitted)) < MIN_SHARE_LEFT:
+    if shown and (left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
         note = (
             f"{left:.0%} of the documents that the map was fitted to are left; "
-            'set cluster_map.refit = "now" for one run to fit it to the present ones'
+            "divorder run --refit cluster_map fits it to the present ones"
         )
         run.progress.note(note)
     figures = {
@@ -148,7 +147,7 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
 
 
 def _cluster_map_figures_now(run: Run) -> dict[str, Any]:
-    refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
+    refused = why_no_map() if run.settings.refit["cluster_map"] == "now" else None
     fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
     return {**fitted, "note": refused} if refused else fitted
 

@@ -15,9 +15,10 @@ import orjson
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import points_fitted
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import beginnings
 
 FILE = "names.json"
@@ -33,7 +34,7 @@ def sample_size(clusters: int) -> int:
     return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
-def load_names(run: Run) -> list[str]:
+def load_names(run: Reader) -> list[str]:
     """Names of the clusters, by label; no two are the same."""
     names: list[str] = orjson.loads(run.fit("cluster_names")[FILE])["names"]
     return names
@@ -72,7 +73,6 @@ CLUSTER_NAMES = PinnedFit(
     quotes=("*",),
     doing="naming clusters",
     compute=_name_clusters,
-    refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
     amount=points_fitted,
     pace=(0.2, 130.0),

@@ -16,8 +16,8 @@ from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids, first_lines
+from dagster_divorder.store.state import load_receipt
 
 SHOWN = 1_000
 """Clusters that have a row, the first ones, which were the largest when they were fitted."""

@@ -24,9 +24,9 @@ from dagster_divorder.stages.topics.components import (
     space_figures,
     space_reads,
 )
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, offsets
 
 MAX_SHARE_WITHOUT_VECTOR = 0.01
@@ -135,7 +135,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         text=f"{'; '.join(faults)}."
         if faults
         else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
-        remedy='fit them again (clusters.refit = "now" for one run), with more clusters where one holds most '
+        remedy="fit them again (divorder run --refit clusters), with more clusters where one holds most "
         '(clusters.k, or "auto") and fewer where some are empty; a boilerplate text in most documents also makes one '
         "large cluster: look at its documents in the cluster map, and take such text out of the input; vectors that "
         "are all alike come of a model with damaged weights, or of a tokenizer that knows none of the texts' words",
@@ -154,7 +154,7 @@ def _number_is_clear(run: Run) -> Finding:
         passed=clear,
         text=f"{found[0].upper()}{found[1:]}.",
         remedy="set clusters.k by what the order gains (the table of k_calibration), or try fewer "
-        "k_calibration.values, further apart, with more k_calibration.fits",
+        "k_calibration.values, further apart",
         figures={"k": facts["k"]},
     )
 

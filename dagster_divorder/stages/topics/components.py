@@ -1,7 +1,7 @@
 """shallow_components, deep_components, external_components: principal components of a kind of vectors.
 
-With `embedding.pca` (`deep.pca`) vectors are clustered along their principal components, a pinned fit of their own
-that is made again as clusters are (`clusters.refit`). Here is also which vectors are clustered (`embedding.kind`), and
+With `embedding.pca` vectors are clustered along their principal components, a pinned fit of their own
+that is made again as clusters are (`refit.clusters`). Here is also which vectors are clustered (`embedding.kind`), and
 the space that they make.
 """
 
@@ -15,12 +15,12 @@ import orjson
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_hash
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, content_hash
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 
 STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}
 """The stage of each kind of vectors."""
@@ -142,9 +142,9 @@ def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
     )
 
 
-def _components_facts(kind: str) -> Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]]:
-    def facts(run: Run, files: Mapping[str, bytes]) -> Mapping[str, Any]:
-        info, documents = orjson.loads(files[INFO]), orjson.loads(files[FITTED])["documents"]
+def _components_facts(kind: str) -> Callable[[Run, Fitted], Mapping[str, Any]]:
+    def facts(run: Run, fitted: Fitted) -> Mapping[str, Any]:
+        info, documents = orjson.loads(fitted.files[INFO]), fitted.documents
         return {
             "pca": info["found"],
             "explained_variance": info["explained"],
@@ -169,7 +169,7 @@ def _components(kind: str) -> PinnedFit:
         },
         doing=f"fitting principal components of the {kind} vectors",
         compute=_fit_components(kind),
-        refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+        refit="clusters",
         drift=has_doubled,
         facts=_components_facts(kind),
     )

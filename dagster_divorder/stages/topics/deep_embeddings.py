@@ -37,11 +37,11 @@ from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def _embed_of(run: Run) -> Embed:
         read = functools.partial(_read_spec, run.store, model.place, deep)
         run.memo["embed"] = Embed(
             **embed_fields(run, model),
-            spec=call_on_a_worker(run, read, deep.device),
-            half=deep.stored == "float16",
+            spec=call_on_a_worker(run, read),
+            half=run.settings.advanced.stored == "float16",
             chunk=deep.long_documents == "chunk",
             processes=deep.tensor_parallel,
         )
@@ -106,16 +106,16 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     }
 
 
-def call_on_a_worker(run: Run, read: Callable[[Device], Result], device: Device) -> Result:
-    """What a function of a setting such as `deep.device` says on a machine that will compute."""
-    local = run.settings.engine.kind == "local"
+def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
+    """What a function of `engine.device` says on a machine that will compute."""
+    local, device = run.settings.engine.kind == "local", run.settings.engine.device
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
     (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
     return found
 
 
-def _read_spec(store: Store, model: Fit | Path, deep: Deep, device: Device) -> EmbeddingSpec:
-    """What settings come to on a machine that computes, for a `deep.device`."""
+def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
+    """What settings come to on a machine that computes, for an `engine.device`."""
     directory = model_path(store, model)
     return read_spec(
         directory, pooling=deep.pooling, max_tokens=deep.max_tokens, device=device, dtype=deep.dtype
@@ -185,7 +185,7 @@ class Embed:
 
     store: Store = field(compare=False)
     tokens: StageFiles = field(compare=False)
-    model: Fit | Path
+    model: str | Path
     spec: EmbeddingSpec
     half: bool
     tokenizer: str
@@ -344,9 +344,11 @@ def vector_figures(
 
 
 def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:
-    return settings.deep.model_dump(
-        mode="json", include={"pooling", "max_tokens", "long_documents", "stored", "device", "dtype"}
-    )
+    return {
+        **settings.deep.model_dump(mode="json", include={"pooling", "max_tokens", "long_documents", "dtype"}),
+        "stored": settings.advanced.stored,
+        "device": settings.engine.device,
+    }
 
 
 DEEP_EMBEDDINGS = _DeepEmbeddings(

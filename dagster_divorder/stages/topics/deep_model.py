@@ -2,8 +2,8 @@
 model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
 
 The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
-the base model that it rests on, another `deep.train_tokens` or another seed, or as `deep.refit` says. Of a checkpoint
-the fit holds what names its content, and how its tokenizer is run.
+the base model that it rests on, another `advanced.decoder_tokens` or another seed, or as `refit.decoder` says. Of a
+checkpoint the fit holds what names its content, and how its tokenizer is run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from dagster_divorder.models.checkpoint import (
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit, Size
+from dagster_divorder.pipeline.stage import PinnedFit, Size
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class DeepModel:
     its content; `engine` runs its tokenizer, of so large a `vocabulary`: None where its tokens are those of
     token_counts; `trained` says how that went where it was trained here (`models.decoder.train`)."""
 
-    place: Fit | Path
+    place: str | Path
     directory: Path
     fingerprint: str
     tokenizer: str
@@ -72,7 +73,7 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     """
     receipt = run.receipt(stage)
     facts = receipt.facts
-    place = Path(facts["directory"]) if "directory" in facts else run.current_fit(stage)
+    place = Path(facts["directory"]) if "directory" in facts else run.receipt(stage).files["fit"]
     return DeepModel(
         place=place,
         directory=model_path(run.store, place),
@@ -84,13 +85,11 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     )
 
 
-def _asked(settings: Settings, stage: str) -> tuple[str | None, str | None, str]:
-    """The model that some settings ask for: its id, directory or `bootstrap`; its revision; the setting that names
-    it."""
+def _asked(settings: Settings, stage: str) -> tuple[str | None, str]:
+    """The model that some settings ask for, its id, directory or `bootstrap`, and the setting that names it."""
     if stage == "gradient_model":
-        return settings.gradients.model, None, "gradients.model"
-    setting = "deep.model" if settings.deep.model else "model.base"
-    return settings.deep_model, settings.deep_revision, setting
+        return settings.gradients.model, "gradients.model"
+    return settings.deep_model, "deep.model" if settings.deep.model else "model.base"
 
 
 def _locate(settings: Settings, stage: str) -> Path | None:
@@ -100,9 +99,9 @@ def _locate(settings: Settings, stage: str) -> Path | None:
         SettingsError: the model is `bootstrap` and `model.base` is not.
         InputError: no checkpoint, or not all of it.
     """
-    model, revision, setting = _asked(settings, stage)
+    model, setting = _asked(settings, stage)
     if model is not None and model != BOOTSTRAP:
-        return locate(model, weights="all", setting=setting, revision=revision)
+        return locate(model, weights="all", setting=setting)
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
             f'{setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
@@ -198,7 +197,7 @@ def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
 
     view, tokens = run.view, run.files("token_counts")
     lengths = tokens.column(view.documents, "lengths")
-    pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
+    pairs = plan(lengths[rows], run.settings.advanced.decoder_tokens, seed=run.settings.seed)
     row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
     ids = np.zeros(0, np.uint16)
     for spans, inside, stored in tokens.at(view.documents, row):
@@ -217,10 +216,11 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _deep_model_settings(settings: Settings, stage: str) -> dict[str, Any]:
-    model, revision, _ = _asked(settings, stage)
+    model, _ = _asked(settings, stage)
     if model != BOOTSTRAP:
-        return {"model": model, "revision": revision}
-    return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
+        name, revision = id_and_revision(model) if model else (None, None)
+        return {"model": name, "revision": revision}
+    return {"train_tokens": settings.advanced.decoder_tokens, "seed": settings.seed}
 
 
 def _inputs(run: Run, stage: str) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _amount(settings: Settings, size: Size, stage: str) -> float:
     """Tokens that a decoder is trained on; loading torch takes as long as START_TOKENS of them."""
     if _asked(settings, stage)[0] != BOOTSTRAP:
         return 1.0
-    return START_TOKENS + min(size.tokens, settings.deep.train_tokens)
+    return START_TOKENS + min(size.tokens, settings.advanced.decoder_tokens)
 
 
 def _model(stage: str, description: str) -> PinnedFit:
@@ -250,10 +250,10 @@ def _model(stage: str, description: str) -> PinnedFit:
         doing=f"making the {stage.replace('_', ' ')}",
         check_settings=lambda run: _locate(run.settings, stage),
         compute=partial(_make_deep_model, stage=stage),
-        refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
+        refit="decoder",
         drift=another_corpus,
         amount=partial(_amount, stage=stage),
-        facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},
+        facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run, stage)},
     )
 
 

@@ -42,9 +42,9 @@ from dagster_divorder.stages.corpus.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
-from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 
 STAGE = "external_embeddings"

@@ -35,7 +35,7 @@ from dagster_divorder.stages.topics.deep_embeddings import (
 )
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -63,11 +63,11 @@ def gradients_of(run: Run) -> Gradients:
         asked, model, settings = run.settings.gradients, load_model(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
         read = partial(_read, run.store, model.place, settings, setting)
-        spec, parameters, left_out = call_on_a_worker(run, read, settings.deep.device)
+        spec, parameters, left_out = call_on_a_worker(run, read)
         run.memo["embed"] = Gradients(
             **embed_fields(run, model),
             spec=spec,
-            half=asked.stored == "float16",
+            half=settings.advanced.stored == "float16",
             layers=asked.layers,
             dims=asked.dims,
             seed=settings.seed,
@@ -79,7 +79,7 @@ def gradients_of(run: Run) -> Gradients:
 
 
 def _read(
-    store: Store, model: Fit | Path, settings: Settings, setting: str, device: Device
+    store: Store, model: str | Path, settings: Settings, setting: str, device: Device
 ) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
     """What settings come to on a machine that computes: how the model reads documents, and of which parameters
     gradients are taken and of which not, by name, with their sizes."""
@@ -151,8 +151,10 @@ def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 def gradients_settings(settings: Settings) -> Mapping[str, Any]:
     return {
-        **settings.gradients.model_dump(mode="json", include={"layers", "max_tokens", "dims", "stored"}),
-        **settings.deep.model_dump(mode="json", include={"device", "dtype"}),
+        **settings.gradients.model_dump(mode="json", exclude={"model"}),
+        "stored": settings.advanced.stored,
+        "device": settings.engine.device,
+        "dtype": settings.deep.dtype,
         "seed": settings.seed,
     }
 

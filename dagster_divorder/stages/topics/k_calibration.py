@@ -1,6 +1,6 @@
 """k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
 
-Each of `k_calibration.values` is fitted `k_calibration.fits` times: first as `clusters` would (same sample, seed and
+Each of `k_calibration.values` is fitted FITS times: first as `clusters` would (same sample, seed and
 algorithm, so it is the clustering that comes out), then from other seeds and, where there are enough, other documents.
 Every document is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over
 clusters and lengths, beside a shuffle. Silhouettes and sizes are those of documents, so that copies do not count as
@@ -39,7 +39,7 @@ from dagster_divorder.core.topics.k_calibration import (
 )
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.evidence.strategy_comparison import row as order_row
 from dagster_divorder.stages.order.sequence_order import vector_sums
@@ -47,11 +47,13 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings,
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 
+FITS = 3
+"""Clusterings of each number, from other seeds and documents: a steadier recommendation at more time as it rises."""
 HELD_BYTES = SAMPLE_BYTES
 BATCH_ROWS = 1 << 16
 
@@ -114,13 +116,14 @@ def _calibrate(
     run: Run, view: View, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Table and facts; `seconds` is told what each part took."""
-    settings = run.settings.k_calibration
+    tried = run.settings.k_calibration.values
     with _timed(seconds, "reading vectors"):
         vectors = _load(run, view, space)
     documents = len(vectors.rows)
+    measured = run.settings.advanced.silhouette_documents or documents
     with _timed(seconds, "fitting"):
-        fits, notes = _fit_each(run, space, vectors.held, possible(settings.values, documents))
-    if above := [k for k in settings.values if k > documents]:
+        fits, notes = _fit_each(run, space, vectors.held, possible(tried, documents))
+    if above := [k for k in tried if k > documents]:
         listed = ", ".join(map(str, above))
         notes.append(f"{listed} not tried: more than the documents there are ({documents:,})")
     of_all = [one for of in fits.values() for one in of]
@@ -128,17 +131,17 @@ def _calibrate(
         _timed(seconds, "assigning and silhouettes"),
         run.progress("silhouettes", 2 * documents * len(of_all), "documents") as advance,
     ):
-        clustered = measure(of_all, vectors.batches, documents, settings.sample or documents, advance)
-    first = clustered[:: settings.fits]
+        clustered = measure(of_all, vectors.batches, documents, measured, advance)
+    first = clustered[::FITS]
     with _timed(seconds, "orders"):
         figures = _orders(run, view, vectors.rows, first)
     values, silhouettes = list(fits), np.array([of.silhouette.mean for of in clustered])
-    silhouettes = silhouettes.reshape(len(fits), settings.fits)
+    silhouettes = silhouettes.reshape(len(fits), FITS)
     chosen, why = recommended(values, silhouettes)
     taken = min(values, key=lambda k: abs(k - USUAL)) if why else values[chosen]
     if why:
         notes.append(f'no clear number of clusters: {why}; clusters.k = "auto" takes {taken:,}')
-    elif taken == settings.values[-1]:
+    elif taken == tried[-1]:
         notes.append(f"{taken:,} is the largest number tried: larger ones may do better")
     mean, spread = silhouettes.mean(axis=1), silhouettes.std(axis=1, ddof=1)
     rows = [
@@ -174,7 +177,7 @@ def _fit_each(
     from joblib import cpu_count
     from threadpoolctl import threadpool_limits
 
-    how, count = fit_settings(run.settings), run.settings.k_calibration.fits
+    how, count = fit_settings(run.settings), FITS
 
     def one(job: tuple[int, int]) -> ClusterFit:
         k, number = job
@@ -275,8 +278,8 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
 def _k_calibration_settings(settings: Settings) -> dict[str, Any]:
     return {
         "values": settings.k_calibration.values,
-        "fits": settings.k_calibration.fits,
-        "sample": settings.k_calibration.sample,
+        "fits": FITS,
+        "sample": settings.advanced.silhouette_documents,
         "clusters": asdict(fit_settings(settings)),
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "length_bins": settings.order.length_bins,
@@ -314,14 +317,14 @@ K_CALIBRATION = PinnedFit(
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},
     doing="calibrating the number of clusters",
     compute=_calibrate_k,
-    refit=lambda settings: Refit(settings.k_calibration.refit, "k_calibration.refit"),
-    drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
+    refit="k_calibration",
+    drift=has_changed,
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, files: {
-        **orjson.loads(files[INFO]),
-        "documents": orjson.loads(files[FITTED])["documents"],
+    facts=lambda run, fitted: {
+        **orjson.loads(fitted.files[INFO]),
+        "documents": fitted.documents,
     },
     figures=_k_calibration_figures,
     show=_show_k_calibration,

@@ -1,7 +1,7 @@
 """map_fit: the map that documents are shown on, fitted to a sample of them by UMAP.
 
-The sample is the `cluster_map.sample` documents with the smallest ids, a random one. Only a fit needs umap-learn: where
-that cannot be imported there is no map, and the note says what to do.
+The sample is the `advanced.map_documents` documents with the smallest ids, a random one. Only a fit needs umap-learn:
+where that cannot be imported there is no map, and the note says what to do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from dagster_divorder.core.topics.cluster_map import MapFit, fit, why_no_map
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Refit
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import load_receipt
 
 ARRAYS = "map.safetensors"
 NOTE = "note.json"
@@ -30,7 +29,7 @@ NOTE = "note.json"
 
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    rows = fit_rows(run, "map_fit", run.settings.cluster_map.sample)
+    rows = fit_rows(run, "map_fit", run.settings.advanced.map_documents)
     return document_ids(run.store, run.view)[rows], rows
 
 
@@ -68,27 +67,22 @@ def _fit_map(run: Run) -> Mapping[str, bytes]:
     return {ARRAYS: pack(arrays)}
 
 
-def _refit(settings: Settings) -> Refit:
-    """A map that is there stays where no other one can be fitted."""
-    when = settings.cluster_map.refit
-    return Refit("never" if when != "never" and why_no_map() else when, "cluster_map.refit")
-
-
 MAP_FIT = PinnedFit(
     name="map_fit",
     version=2,
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
-    settings=lambda settings: {"sample": settings.cluster_map.sample, "seed": settings.seed},
+    settings=lambda settings: {"sample": settings.advanced.map_documents, "seed": settings.seed},
     inputs=_inputs,
     doing="fitting the map",
     compute=_fit_map,
-    refit=_refit,
+    refit="cluster_map",
+    can_be_made=lambda: why_no_map() is None,
     drift=another_corpus,
-    amount=lambda settings, size: min(size.documents, settings.cluster_map.sample),
-    facts=lambda run, files: {
+    amount=lambda settings, size: min(size.documents, settings.advanced.map_documents),
+    facts=lambda run, fitted: {
         "space": chosen_space_key(run),
-        "note": orjson.loads(files[NOTE]) if NOTE in files else None,
+        "note": orjson.loads(fitted.files[NOTE]) if NOTE in fitted.files else None,
     },
 )

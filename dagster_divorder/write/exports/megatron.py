@@ -12,7 +12,7 @@ label of a sample is masked.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import stage_index
 from dagster_divorder.write.exports.rows import Rows
@@ -33,7 +33,7 @@ CODES = {"int32": 4, "uint16": 8}
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
     prefix = f"train-{options.tag}"
-    rows.stage(folder, [(f"{prefix}.bin", (0, len(rows)), partial(_write_ids, dtype=dtype))])
+    rows.stage(folder, {f"{prefix}.bin": ((0, len(rows)), partial(_write_ids, dtype=dtype))})
     folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
     stage_index(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()
@@ -41,8 +41,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
 
 
-def _write_ids(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype) -> None:
-    for block in file_rows.blocks():
+def _write_ids(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype) -> None:
+    for block in blocks:
         file.write(block.ids.astype(dtype, copy=False).data)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, Write
+from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, Block, FileRows, Write
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, write_rows
 from dagster_divorder.write.exports.rows import Rows
@@ -42,14 +42,13 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     files = row_files(rows, options, dtype, ".npy")
     write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    beside: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
-    named: list[tuple[str, tuple[int, int], Write]] = [(name, span, write) for name, span in files.items()]
-    named += [
-        (name.removesuffix(".npy") + suffix, span, of)
+    written: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    beside = {
+        name.removesuffix(".npy") + suffix: (span, of)
         for name, span in files.items()
-        for suffix, of in beside.items()
-    ]
-    rows.stage(folder, named)
+        for suffix, of in written.items()
+    }
+    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside)
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
@@ -71,7 +70,7 @@ def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
-def _documents(file_rows: FileRows, file: IO[bytes]) -> None:
+def _documents(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
     """The runs, as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
@@ -101,7 +100,7 @@ def _documents(file_rows: FileRows, file: IO[bytes]) -> None:
             )
 
 
-def _mask(file_rows: FileRows, file: IO[bytes]) -> None:
+def _mask(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
     """Where the rows hold tokens, a byte an id."""
     step = max(1, BLOCK_BYTES // file_rows.length)
     for begin in range(0, len(file_rows), step):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files
 from dagster_divorder.write.exports.rows import Rows
@@ -30,13 +30,13 @@ SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     files = row_files(rows, options, np.dtype(np.int32), ".parquet")
-    rows.stage(folder, [(name, span, _write_file) for name, span in files.items()])
+    rows.stage(folder, {name: (span, _write_file) for name, span in files.items()})
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
 
 
-def _write_file(file_rows: FileRows, file: IO[bytes]) -> None:
+def _write_file(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
     # `SCHEMA.empty_table()` imports pandas.
-    tables, rest, count = _tables(file_rows), pa.Table.from_batches([], SCHEMA), len(file_rows)
+    tables, rest, count = _tables(file_rows, blocks), pa.Table.from_batches([], SCHEMA), len(file_rows)
     group = group_rows(file_rows.length)
     with open_writer(file, SCHEMA) as writer:
         while count:
@@ -47,8 +47,8 @@ def _write_file(file_rows: FileRows, file: IO[bytes]) -> None:
             rest, count = rest[wanted:], count - wanted
 
 
-def _tables(file_rows: FileRows) -> Iterator[pa.Table]:
-    for block in file_rows.blocks():
+def _tables(file_rows: FileRows, blocks: Iterator[Block]) -> Iterator[pa.Table]:
+    for block in blocks:
         end = block.first + len(block.tokens)
         some = slice(file_rows.indptr[block.first], file_rows.indptr[end])
         counts = np.diff(file_rows.indptr[block.first : end + 1])

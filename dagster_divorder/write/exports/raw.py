@@ -5,12 +5,13 @@ Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
@@ -28,9 +29,11 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
     }
 
 
-def write_rows(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype, padding: int) -> None:
+def write_rows(
+    file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype, padding: int
+) -> None:
     """The ids, L a row; padding: the id that fills up shorter rows."""
-    for block in file_rows.blocks():
+    for block in blocks:
         file.write(block.padded(file_rows.length, padding, dtype).data)
 
 

@@ -1,42 +1,42 @@
-"""Rows of an export: packed sequences in the order of a file, their token ids gathered from the stored documents.
+"""Rows of an export: packed sequences in the order of a file, their token ids taken from the stored documents.
 
 Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
-Ids that fit into MEMORY_BYTES are gathered in this process, from the store's files mapped into memory. More are
-scattered: each group of fragments to a file that holds its runs bucket by bucket, a bucket being consecutive rows of
-one file of the export, which is then written from its buckets in all of these; from WORKERS_FROM_BYTES and two files on
-both are calls of the engine. Memory: the ids, or of each call its bucket or group (an eighth of MEMORY_BYTES; of more
-than MAX_BUCKETS groups as much as that leaves); a block; some 60 bytes a run.
+Up to MAPPED_BYTES of ids are copied from the store's files, mapped into memory; more pass through files
+(write/permute.py). Memory: the ids, or a bucket of them; a block; some 60 bytes a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, NamedTuple, TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
+from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
+from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.local import KEEP_MEMORY
-from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
+from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.base import temporary_name
-from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, Group, Scattered, Write, mapped_ids, scatter
-from dagster_divorder.write.gather import MAX_BUCKETS
+from dagster_divorder.write.exports.file_rows import Block, FileRows, Write, block_rows, mapped_ids, stretches
+from dagster_divorder.write.permute import Permutation, Shard, permute
 
-MEMORY_BYTES = 2 << 30
+MAPPED_BYTES = 2 << 30
+"""Of stored ids that are mapped at once."""
 WORKERS_FROM_BYTES = 4 << 30
-"""Ids from which on workers write them: each takes a second and a half to start, twice."""
+"""Ids from which on workers write them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,36 +88,30 @@ class Tokens:
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
-    def counts(self) -> list[int]:
-        """Ids of each fragment."""
-        return np.diff(self.begins[offsets(self.view.documents)]).tolist()
+    def ids(self) -> list[Callable[[], np.ndarray]]:
+        """What maps the ids of the documents of each fragment from its file."""
+        files, counts = self.files.listed(), np.diff(self.begins[offsets(self.view.documents)]).tolist()
+        return [
+            partial(mapped_ids, files, fragment, count, self.dtype)
+            for fragment, count in zip(self.view.documents, counts, strict=True)
+        ]
 
     @cached_property
-    def mapped(self) -> list[np.ndarray]:
-        """The ids of the documents of each fragment, mapped from its file."""
-        return list(mapped_ids(self.files, self.view.documents, self.counts, self.dtype))
-
-    @property
     def addresses(self) -> np.ndarray:
-        """Where in memory `mapped` holds each document row's ids, int64 (document rows,)."""
+        """Where in memory each document row's ids are, once all files are mapped, int64 (document rows,)."""
         rows = [fragment.rows for fragment in self.view.documents]
         first = self.begins[offsets(self.view.documents)[:-1]]
         base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
         return base.repeat(rows) + self.begins[:-1] * self.dtype.itemsize
 
+    @cached_property
+    def mapped(self) -> list[np.ndarray]:
+        """The ids of the documents of each fragment, mapped from its file."""
+        return [ids() for ids in self.ids]
 
-_File: TypeAlias = tuple[str, tuple[int, int], Write]
-"""A file's name, its rows (first, end) and what writes it."""
 
-
-class Scattering(NamedTuple):
-    """Ids on their way through files. groups: of fragments, a file each. begins: where in the file of each group every
-    bucket begins, and the last ends, int64 (groups, buckets + 1); source: where in its bucket each run lies, int64
-    (Q,); both in bytes."""
-
-    groups: list[Group]
-    begins: np.ndarray
-    source: np.ndarray
+_File: TypeAlias = tuple[tuple[int, int], Write]
+"""A file's rows (first, end) and what writes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,70 +188,41 @@ class Rows:
             )
         return np.minimum(self.run_tokens, left)
 
-    def stage(self, folder: OutputFolder, files: Iterable[_File]) -> None:
-        """Stage files, each by its name, its rows (first, end) and what writes it; the rows of several are the same
-        ones, or do not overlap.
+    def stage(
+        self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File] | None = None
+    ) -> None:
+        """Stage files, which follow each other, and others `beside` them, whose writers take no blocks.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
         """
-        files = list(files)
-        if self._stored_bytes <= MEMORY_BYTES:
-            self._stage_from_memory(folder, files)
-        else:
-            self._stage_through_files(folder, files)
-
-    @property
-    def _stored_bytes(self) -> int:
-        return int(self.stored.begins[-1]) * self.stored.dtype.itemsize
-
-    def _stage_from_memory(self, folder: OutputFolder, files: Sequence[_File]) -> None:
-        rows = sum(end - first for _, (first, end), _ in files)
-        with self.stored.progress("writing sequences", rows, "sequences") as advance:
-            for name, span, write in files:
-                folder.stage(name, partial(write, self._of_file(span, self._source, None, advance)))
-
-    def _stage_through_files(self, folder: OutputFolder, files: Sequence[_File]) -> None:
-        """Scatter the ids to files, and write the export's files from these; by workers where they are worth it."""
-        stored, engine = self.stored, self._workers(folder, len(files))
-        place = stored.scratch if engine is None else folder.path
-        limits = self._limits({span for _, span, _ in files})
-        groups, begins, source = self._scattering(limits)
-        names = tuple(group.name for group in groups)
-        try:
-            to_files = partial(scatter, stored.files.listed(), place, stored.dtype)
-            each = partial(engine.each, environment=KEEP_MEMORY) if engine else map
-            with folder_at(place).explaining("", int(begins[:, -1].sum()), "what passes through it"):
-                gathered = each(to_files, groups)
-                for _ in counted(stored.progress, "gathering ids", gathered, len(groups), "groups"):
-                    pass
-            tasks = {}
-            for name, span, write in files:
-                low, high = np.searchsorted(limits, span)
-                buckets = Scattered(place, names, limits[low : high + 1] - span[0], begins[:, low : high + 1])
-                tasks[name] = write, self._of_file(span, source, buckets)
-            if engine:
-                folder.stage_each(engine, _write, tasks, progress=stored.progress, environment=KEEP_MEMORY)
-            else:
-                for name, task in counted(
-                    stored.progress, "writing files", tasks.items(), len(tasks), "files"
-                ):
-                    folder.stage(name, partial(_write, task))
-        finally:
-            with suppress(StoreError), folder_at(place).explaining():
-                folder_at(place).delete(names)
-
-    def _workers(self, folder: OutputFolder, files: int) -> Engine | None:
-        """The engine whose workers write so many files; None where this process does."""
-        if self._stored_bytes < WORKERS_FROM_BYTES or files < 2 or not folder.by_workers:
-            return None
-        engine = self.stored.engine()
-        return engine if engine.workers > 1 else None
+        stored, every = self.stored, {**files, **(beside or {})}
+        if int(stored.begins[-1]) * stored.dtype.itemsize <= MAPPED_BYTES:
+            rows = sum(end - first for (first, end), _ in files.values())
+            with stored.progress("writing sequences", rows, "sequences") as advance:
+                for name, ((first, end), write) in every.items():
+                    with closing(ahead(self._mapped_blocks(first, end, advance))) as blocks:
+                        folder.stage(name, partial(write, self._of_file(first, end), blocks))
+            return
+        permutation, at = self._permutation([span for span, _ in files.values()])
+        shards = {}
+        for name, ((first, end), write) in every.items():
+            positions = (0, 0) if name not in files else (int(at[first]), int(at[end]))
+            shards[name] = Shard(*positions, partial(_write, write, self._of_file(first, end)))
+        permute(
+            permutation,
+            shards,
+            folder,
+            engine=stored.engine,
+            workers_from=WORKERS_FROM_BYTES,
+            scratch=stored.scratch,
+            progress=stored.progress,
+            unit="runs of tokens",
+        )
 
     def gather(self) -> np.ndarray:
         """The ids of all rows in memory, (R, L); short rows are filled up."""
-        blocks = self._of_file((0, len(self)), self._source, None).blocks()
-        stored = self.stored
+        stored, blocks = self.stored, self._mapped_blocks(0, len(self), lambda rows: None)
         return np.concatenate([block.padded(self.length, stored.padding, stored.dtype) for block in blocks])
 
     @cached_property
@@ -266,62 +231,79 @@ class Rows:
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
-    def _of_file(
-        self,
-        span: tuple[int, int],
-        source: np.ndarray,
-        scattered: Scattered | None,
-        advance: Advance | None = None,
-    ) -> FileRows:
-        """The rows of a span; source: see `FileRows`, of all runs, int64 (Q,)."""
-        first, end = span
-        some, stored = slice(self.indptr[first], self.indptr[end]), self.stored
+    def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[Block, None, None]:
+        """Rows [first, end) in blocks, copied from where they are mapped."""
+        from dagster_divorder.core.kernels.token_runs import copy_runs
+
+        step = block_rows(self.length, self.stored.dtype)
+        for begin in range(first, end, step):
+            until = min(begin + step, end)
+            runs = slice(self.indptr[begin], self.indptr[until])
+            ids = np.empty(int(self.tokens[begin:until].sum()), self.stored.dtype)
+            copy_runs(
+                self._source[runs],
+                self.run_tokens[runs],
+                self.text_tokens[runs],
+                self.stored.end_of_text,
+                ids,
+            )
+            yield Block(begin - first, ids, self.tokens[begin:until])
+            advance(until - begin)
+
+    def _of_file(self, first: int, end: int) -> FileRows:
+        """Rows [first, end)."""
+        runs = slice(self.indptr[first], self.indptr[end])
         return FileRows(
             length=self.length,
             indptr=self.indptr[first : end + 1] - self.indptr[first],
             tokens=self.tokens[first:end],
-            record=stored.record(self.document[some]),
-            start=self.start[some],
-            run_tokens=self.run_tokens[some],
-            text_tokens=self.text_tokens[some],
-            source=source[some],
-            scattered=scattered,
-            dtype=stored.dtype,
-            end_of_text=stored.end_of_text,
-            padding=stored.padding,
-            advance=advance,
+            record=self.stored.record(self.document[runs]),
+            start=self.start[runs],
+            run_tokens=self.run_tokens[runs],
+            dtype=self.stored.dtype,
+            padding=self.stored.padding,
         )
 
-    def _limits(self, spans: Iterable[tuple[int, int]]) -> np.ndarray:
-        """Where the buckets of files begin, and the last ends, int64 (buckets + 1,)."""
-        step = max(1, MEMORY_BYTES // 8 // (self.length * self.stored.dtype.itemsize))
-        return np.unique(np.concatenate([[*range(first, end, step), end] for first, end in spans]))
+    def _permutation(self, spans: Sequence[tuple[int, int]]) -> tuple[Permutation, np.ndarray]:
+        """The stretches of stored ids that make up the rows, and which of them each row begins with, int64 (R + 1,).
 
-    def _scattering(self, limits: np.ndarray) -> Scattering:
-        stored, view, size = self.stored, self.stored.view, self.stored.dtype.itemsize
-        start, ends = offsets(view.documents), np.cumsum(stored.counts) * size
-        group_of = (ends - 1) // max(1, MEMORY_BYTES // 8, int(ends[-1]) // MAX_BUCKETS)
-        bucket = np.repeat(np.arange(len(limits) - 1), np.diff(self.indptr[limits]))
-        row = view.document_row[self.document]
-        by_row = np.argsort(row, kind="stable")
-        source, taken = np.zeros(len(row), np.int64), np.zeros(len(limits) - 1, np.int64)
-        groups, begins = [], []
-        for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(ends)]):
-            some = by_row[slice(*np.searchsorted(row, start[[low, high]], sorter=by_row))]
-            some = some[np.argsort(bucket[some], kind="stable")]
-            tokens, of = self.text_tokens[some], bucket[some]
-            in_buckets = np.bincount(of, tokens, len(taken)).astype(np.int64)
-            begins.append(np.concatenate([[0], np.cumsum(in_buckets)]))
-            # A bucket is the groups' shares laid end to end; `taken` is what earlier groups put there.
-            source[some] = np.cumsum(tokens) - tokens + (taken - begins[-1][:-1])[of]
-            taken += in_buckets
-            inside = stored.begins[row[some]] - stored.begins[start[low]] + self.start[some]
-            groups.append(
-                Group(temporary_name(), view.documents[low:high], stored.counts[low:high], inside, tokens)
-            )
-        return Scattering(groups, np.array(begins) * size, source * size)
+        A stretch lies between two neighbouring *edges*, the places among all stored ids where a run or a fragment
+        begins or ends. A run is one stretch, or several where another time of its document is cut elsewhere. The last
+        stretch of all is the end-of-text token.
+        """
+        stored, view = self.stored, self.stored.view
+        first = stored.begins[view.document_row[self.document]] + self.start
+        end, fragments = first + self.text_tokens, stored.begins[offsets(view.documents)]
+        edges = distinct_values(np.concatenate([first, end, fragments]))
+        # Searching for places as they rise takes a third of the time.
+        by_place = np.argsort(first)
+        low = np.empty(len(first), np.int64)
+        low[by_place] = np.searchsorted(edges, first[by_place])
+        high = low + (first < end)
+        cut = edges[high] < end
+        high[cut] = np.searchsorted(edges, end[cut])
+        start, appended = np.searchsorted(edges, fragments), len(edges) - 1
+        widths = high - low + self.run_tokens - self.text_tokens
+        begins = np.concatenate([[0], np.cumsum(widths)])
+        rows = (low - begins[:-1]).repeat(widths)
+        rows += np.arange(len(rows))
+        rows[rows >= high.repeat(widths)] = appended
+        at, step = begins[self.indptr], block_rows(self.length, stored.dtype)
+        contents = [
+            partial(stretches, ids, edges[begin : until + 1])
+            for ids, (begin, until) in zip(stored.ids, pairwise(start), strict=True)
+        ]
+        end_of_text = np.array([stored.end_of_text], stored.dtype).tobytes()
+        permutation = Permutation(
+            contents=[*contents, partial(binary_array, [end_of_text])],
+            start=np.append(start, appended + 1),
+            rows=compact(rows),
+            sizes=compact(np.append(np.diff(edges), 1) * stored.dtype.itemsize)[rows],
+            breaks=distinct_values(np.concatenate([at[[*range(*span, step), span[1]]] for span in spans])),
+            through_files=True,
+        )
+        return permutation, at
 
 
-def _write(task: tuple[Write, FileRows], file: IO[bytes]) -> None:
-    write, file_rows = task
-    write(file_rows, file)
+def _write(write: Write, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+    write(file_rows, file_rows.blocks(parts), file)

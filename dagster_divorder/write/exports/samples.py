@@ -8,14 +8,14 @@ samples. No file reaches 4 GiB, where offsets end: `exports.shard_bytes` does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO
 
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows
+from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
@@ -41,16 +41,24 @@ def stage_samples(
     itemsize = len(lead) + sample.itemsize
     shards = rows.shards(4 + itemsize, options.shard_bytes - 8 - len(head))
     write = partial(_write, sample=sample, head=head, lead=lead)
-    rows.stage(folder, [(name(number), span, write) for number, span in enumerate(shards)])
+    rows.stage(folder, {name(number): (span, write) for number, span in enumerate(shards)})
     counts = [end - first for first, end in shards]
     return [(count, 4 * (count + 2) + len(head) + itemsize * count) for count in counts]
 
 
-def _write(file_rows: FileRows, file: IO[bytes], *, sample: np.dtype, head: bytes, lead: bytes) -> None:
+def _write(
+    file_rows: FileRows,
+    blocks: Iterator[Block],
+    file: IO[bytes],
+    *,
+    sample: np.dtype,
+    head: bytes,
+    lead: bytes,
+) -> None:
     itemsize = len(lead) + sample.itemsize
     offset = 4 * (len(file_rows) + 2) + len(head) + itemsize * np.arange(len(file_rows) + 1)
     file.write(np.concatenate([[len(file_rows)], offset]).astype("<u4").tobytes() + head)
-    for block in file_rows.blocks():
+    for block in blocks:
         samples = np.empty((len(block.tokens), itemsize), np.uint8)
         samples[:, : len(lead)] = np.frombuffer(lead, np.uint8)
         columns = samples[:, len(lead) :].view(sample)[:, 0]

@@ -11,10 +11,8 @@ Known weakness: a tokenizer may make other tokens of a part's first characters t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,13 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import binary_array
-from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.write.curated import OutputFolder, WriteRecords, cut, shard_limits, stage_scattered
+from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.rows import Rows
-from dagster_divorder.write.gather import fits_memory, gather_rows
+from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
+from dagster_divorder.write.records import LINE_FEED, WriteRecords
 
 TOKEN_BYTES = 4
 """Of text a token, about: files and memory are portioned by it."""
@@ -60,22 +58,26 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     schema = SCHEMA if rows.stored.repeats is None else SCHEMA.insert(2, REPEAT)
     write = WriteRecords(from_rows=False, schema=schema if kind == "parquet" else None)
     names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
-    contents = _contents(rows, held, with_text, schema)
-    progress = rows.stored.progress
-    many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
-    if many and (engine := rows.stored.engine()).workers > 1:
-        files = dict(zip(names, pairwise([0, *limits]), strict=True))
-        stage_scattered(folder, engine, list(contents), start, place, sizes, files, write, progress)
-        return {"parts": len(with_text)}
-    made = ahead(content() for content in contents)
-    with (
-        progress("writing parts of documents", len(place), "parts") as advance,
-        contextlib.closing(
-            ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, advance))
-        ) as parts,
-    ):
-        for name, records in zip(names, cut(parts, limits), strict=True):
-            folder.stage(name, partial(write, records))
+    spans = pairwise([0, *limits])
+    permutation = Permutation(
+        contents=list(_contents(rows, held, with_text, schema)),
+        start=start,
+        rows=place,
+        sizes=sizes,
+        terminator=b"" if kind == "parquet" else LINE_FEED,
+        through_files=passes_files(sizes),
+    )
+    permute(
+        permutation,
+        {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
+        folder,
+        engine=rows.stored.engine,
+        # Their tokens are found again, which takes longer than a worker takes to start.
+        workers_from=0,
+        scratch=rows.stored.scratch,
+        progress=rows.stored.progress,
+        unit="parts",
+    )
     return {"parts": len(with_text)}
 
 

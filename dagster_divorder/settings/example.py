@@ -1,0 +1,102 @@
+"""Every setting with its default and its trade-off, as a settings file:
+
+    python -m dagster_divorder.settings.example > divorder.example.toml
+
+What it says of a section is the docstring of its model, and of a key the text below its field; `examples` of a field
+that is unset by default show what it may be.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.settings.model import Settings
+
+WIDTH = 110
+HEAD = """\
+# Every setting with its default, the most important first. Copy to divorder.toml, or name another file in
+# DIVORDER_CONFIG. A key that is unset by default stands behind a #, with an example.
+# Each key can be overridden by an environment variable: DIVORDER_CLUSTERS__K=50, DIVORDER_SEED=1,
+# DIVORDER_INPUT__PATHS=/data/a.jsonl:/data/b.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
+# Relative paths are relative to this file.
+"""
+
+
+def example() -> str:
+    """The text of the file."""
+    texts, single, tables = _texts_below_fields(Settings), list[str](), list[str]()
+    for name, field in Settings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            tables += ["", *_comment(vars(type(default))["__doc__"]), f"[{name}]", *_lines(type(default))]
+        elif isinstance(default, dict):
+            tables += ["", *_comment(texts[name]), f"[{name}]"]
+            tables += [f"{key} = {_toml(value)}" for key, value in default.items()]
+        else:
+            single += ["", *_comment(texts[name]), f"{name} = {_toml(default)}"]
+    return "\n".join([HEAD.rstrip("\n"), *single, *tables, ""])
+
+
+def _lines(section: type[BaseModel]) -> Iterator[str]:
+    """The keys of a section, each below its comment."""
+    texts = _texts_below_fields(section)
+    for name, field in section.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        text = texts[name] + (_options_of_strategies() if name == "options" else "")
+        yield from _comment(text)
+        if field.examples and default in (None, (), {}):
+            yield f"# {name} = {_toml(field.examples[0])}"
+        else:
+            yield f"{name} = {_toml(default)}"
+
+
+def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
+    """The text below each field of a model, as its source has it."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = dict.fromkeys(model.model_fields, "")
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
+            texts[field.target.id] = str(below.value.value)
+    return texts
+
+
+def _options_of_strategies() -> str:
+    """The options that strategies declare, with their defaults."""
+    declared: dict[str, list[str]] = {}
+    for strategy in STRATEGIES.values():
+        for name, field in strategy.Options.model_fields.items():
+            declared.setdefault(f"{name} = {_toml(field.get_default())}", []).append(strategy.name)
+    return " The defaults: " + "; ".join(
+        f"{option} ({', '.join(names)})" for option, names in declared.items()
+    )
+
+
+def _comment(text: str) -> list[str]:
+    words = " ".join(text.split()).replace("`", "")
+    return [f"# {line}" for line in textwrap.wrap(words, WIDTH - 2, break_on_hyphens=False)]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{key} = {_toml(of)}" for key, of in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool | int | float):
+        return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    print(example(), end="")

@@ -1,0 +1,67 @@
+"""Settings of earlier versions: what each is called now, or what takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BEHIND = '(it stands behind the id: "org/name@revision")'
+FIFTH = "(a fifth of the documents has to change)"
+RENAMED: dict[str, str] = {
+    "model.refit": "refit.model",
+    "deep.refit": "refit.decoder",
+    "order.refit": "refit.bins",
+    "clusters.refit": "refit.clusters",
+    "cluster_map.refit": "refit.cluster_map",
+    "ari_comparison.refit": "refit.ari_comparison",
+    "k_calibration.refit": "refit.k_calibration",
+    "model.vocab_size": "advanced.vocab_size",
+    "model.dim": "advanced.token_dims",
+    "model.revision": BEHIND,
+    "deep.revision": BEHIND,
+    "deep.train_tokens": "advanced.decoder_tokens",
+    "deep.stored": "advanced.stored",
+    "gradients.stored": "advanced.stored",
+    "deep.device": "engine.device",
+    "evidence.device": "engine.device",
+    "deep.pca": "embedding.pca",
+    "ari_comparison.sample": "advanced.silhouette_documents",
+    "k_calibration.sample": "advanced.silhouette_documents",
+    "k_calibration.fits": "(each number is fitted three times)",
+    "cluster_map.sample": "advanced.map_documents",
+    "animation.frames": "advanced.film_frames",
+    "animation.fps": "(30 a second)",
+    "automation.interval_seconds": "advanced.interval_seconds",
+    "automation.settle_seconds": "advanced.settle_seconds",
+    "selection.steps": "(20 at most)",
+    "selection.rate": "(1)",
+    "selection.tolerance": "(1e-4)",
+    "selection.start": "(uniform weights)",
+    "ari_comparison.refresh": FIFTH,
+    "k_calibration.refresh": FIFTH,
+}
+"""Old key -> the key that takes its place, or a remark in brackets where none does."""
+
+
+def refuse_renamed(given: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: one of these settings has a name of an earlier version; the message names them all, and the new
+            ones.
+    """
+    old = [f"{section}.{key}" for section, keys in given.items() if isinstance(keys, Mapping) for key in keys]
+    if problems := [problem for key in old if (problem := renamed(key))]:
+        raise ValueError("; ".join(problems))
+
+
+def renamed(key: str) -> str:
+    """What to say of a key of an earlier version; "" of another."""
+    new = RENAMED.get(key)
+    if new is None:
+        return ""
+    if new.startswith("("):
+        return f"{key} is no longer a setting {new}; remove it"
+    section, _, name = new.partition(".")
+    refit = f'; "now" for one run: divorder run --refit {name}' if section == "refit" else ""
+    where = f" ({name}, under [{section}] in a file)" if name else ""
+    return f"{key} is now {new}{where}{refit}"

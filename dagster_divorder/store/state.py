@@ -1,0 +1,239 @@
+"""The state of a store: one document that says what every stage made, and where that lies.
+
+It is replaced as a whole: in a folder by a rename, under the lease; on objects by the compare-and-swap of the head
+(`store.head`). So a killed process leaves the state before a change or the one after it. Files are written before the
+state names them, and removed after it names them no more.
+
+It holds three things:
+    receipts  what each stage came to when it last ran
+    results   what is stored of each stage under each of its keys, in the order of use: the last `HISTORY` results of a
+              whole corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
+    outputs   the names that this store has written into each output folder
+
+The document carries a hash of itself. A copy of it, as the last run left it, lies under a hashed name in `states/`: a
+run that finds the document damaged or gone puts the copy in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import orjson
+import xxhash
+from pydantic import TypeAdapter, ValidationError
+
+from dagster_divorder.errors import DamagedFileError
+from dagster_divorder.store.base import STATE, Store
+from dagster_divorder.store.output_manifests import FileName
+from dagster_divorder.view.answer import AsTable, TextTable
+
+COPIES = "states"
+HISTORY = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Receipt(AsTable):
+    """What a stage came to when it last ran.
+
+    `fingerprint` is the code version and the hash of the settings it was made with, `key` what it is filed under,
+    `version` the hash of its content, `upstream` the versions of the stages it read, `files` its named files in the
+    store, `facts` what later stages and runs read of it, `figures` what people see, `settings` those that were not at
+    their defaults.
+    """
+
+    stage: str
+    fingerprint: str
+    key: str
+    version: str
+    upstream: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def _as_table(self) -> TextTable:
+        """The figures that are no tables of their own."""
+        simple = {name: value for name, value in self.figures.items() if not isinstance(value, (list, dict))}
+        rows = [
+            {"figure": name, "value": str(value)}
+            for name, value in {**simple, "version": self.version}.items()
+        ]
+        return TextTable(rows, self.stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What is stored under a key of a stage: `version`, `files`, `facts` and `figures` as in `Receipt`, but for what is
+    told of a run alone."""
+
+    key: str
+    version: str
+    files: dict[str, str]
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+Told = TypeVar("Told", Receipt, Result)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole document. Its values are never changed, only replaced."""
+
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    outputs: dict[str, list[FileName]] = field(default_factory=dict)
+
+    def entries(self) -> list[Receipt | Result]:
+        """Whatever names files of the store."""
+        return [*self.receipts.values(), *(result for results in self.results.values() for result in results)]
+
+
+_SHAPE = TypeAdapter(State)
+_known: tuple[bytes | None, State] = None, State()
+"""The document that this process has read or written last, as bytes and as values."""
+
+
+def load_state(store: Store) -> State:
+    """The state of a store, an empty one where nothing ran yet.
+
+    Raises:
+        DamagedFileError: the document is not what was written, or gone though there is a copy of it.
+    """
+    global _known
+    if store.exists(STATE):
+        data = store.read(STATE)
+        if data == _known[0]:
+            return _known[1]
+        try:
+            if data == signed(b"{" + data[len(signed(b"{")) :]):
+                _known = data, _SHAPE.validate_python(orjson.loads(data))
+                return _known[1]
+        except (orjson.JSONDecodeError, ValidationError):
+            pass
+    elif not store.list(COPIES):
+        return State()
+    raise DamagedFileError(
+        f"{store.where(STATE)} is damaged or gone; run again: a run goes on from its copy in {store.where(COPIES)}, "
+        "where that is whole; else restore the store from a copy, or set store.path to a new folder",
+        STATE,
+    )
+
+
+def signed(plain: bytes) -> bytes:
+    """The document that a JSON object makes: with a hash of it before all else."""
+    return b'{"check":"%s",%s' % (xxhash.xxh3_128_hexdigest(plain).encode(), plain[1:])
+
+
+def save_state(store: Store, state: State) -> None:
+    """Replace the state of a store. For who holds the lease."""
+    global _known
+    data = signed(orjson.dumps(state))
+    store.put(STATE, data, replace=True)
+    _known = data, state
+
+
+def keep_copy(store: Store) -> None:
+    """Keep a copy of the state, in the place of the one before."""
+    if store.exists(STATE):
+        name = store.put_hashed(COPIES, "state", store.read(STATE), "json")
+        store.delete(*(other for other in store.list(COPIES) if other != name))
+
+
+def mend_state(store: Store) -> str | None:
+    """Put the copy in the place of a state that is damaged or gone; what was done, in words, None where all is well.
+
+    Raises:
+        DamagedFileError: there is no copy, or it is damaged too.
+    """
+    try:
+        load_state(store)
+        return None
+    except DamagedFileError:
+        copies = store.stats(COPIES)
+        if not copies:
+            raise
+    # A run that was killed may have left two.
+    last = max(copies, key=lambda name: copies[name].modified)
+    store.put(STATE, store.read_verified(last), replace=True)
+    load_state(store)
+    return (
+        f"{store.where(STATE)} is damaged or gone: this run goes on from its copy, of the end of the last run"
+    )
+
+
+def load_receipt(store: Store, stage: str) -> Receipt | None:
+    """The receipt of a stage, None if it never ran on this store.
+
+    Raises:
+        DamagedFileError: as `load_state` does.
+    """
+    receipt = load_state(store).receipts.get(stage)
+    return None if receipt is None else _recorded(store, stage, receipt)
+
+
+def save_receipt(store: Store, receipt: Receipt) -> None:
+    """Make a receipt the one of its stage, and its result the last that was used."""
+    state, stage = load_state(store), receipt.stage
+    used = sorted(state.results.get(stage, []), key=lambda result: result.version == receipt.version)
+    kept = used if "fit" in receipt.files else used[-HISTORY:]
+    receipts = {**state.receipts, stage: as_stored(receipt)}
+    save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
+
+
+def drop_receipt(store: Store, stage: str) -> None:
+    """Forget that a stage ever ran; its results stay."""
+    state = load_state(store)
+    receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage}
+    if receipts.keys() != state.receipts.keys():
+        save_state(store, replace(state, receipts=receipts))
+
+
+def load_result(store: Store, stage: str, key: str) -> Result | None:
+    """What is stored of a stage under a key, None where nothing is."""
+    for result in load_state(store).results.get(stage, []):
+        if result.key == key:
+            return _recorded(store, stage, result)
+    return None
+
+
+def save_results(store: Store, stage: str, results: list[Result]) -> None:
+    """Replace all results of a stage."""
+    state = load_state(store)
+    plain = [as_stored(result) for result in results]
+    if state.results.get(stage, []) != plain:
+        save_state(store, replace(state, results={**state.results, stage: plain}))
+
+
+def keep_result(store: Store, stage: str, result: Result) -> None:
+    """Make a result the one under its key."""
+    known = load_state(store).results.get(stage, [])
+    save_results(store, stage, [*(other for other in known if other.key != result.key), result])
+
+
+def as_stored(values: Told) -> Told:
+    """A receipt or a result as it is once it is read again: NumPy numbers and arrays are plain ones."""
+    return type(values)(**orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
+
+
+def _recorded(store: Store, stage: str, values: Told) -> Told:
+    """The same, for a reader, who may change the dictionaries, and finds damage where it is read."""
+    files, facts = (_Recorded(store, stage, part) for part in (values.files, values.facts))
+    return replace(values, files=files, facts=facts, figures={**values.figures})
+
+
+class _Recorded(dict[str, Any]):
+    """What the state holds of a stage; to look for what it does not hold is to find that it is damaged."""
+
+    def __init__(self, store: Store, stage: str, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self._store, self._stage = store, stage
+
+    def __missing__(self, key: str) -> Any:
+        raise DamagedFileError(
+            f"{self._store.where(STATE)} is damaged: it holds no {key!r} of {self._stage}; run again, or restore it "
+            "from a copy",
+            f"{STATE}/{self._stage}",
+        )

@@ -1,0 +1,419 @@
+"""The one permutation of all that is written: rows of many arrays in another order, into files.
+
+    in memory       arrays --take--> output files
+    through files   arrays --take--> a file a group of arrays, bucket by bucket --take--> output files
+    in place        arrays --write--> output files (write/in_place.py: long lines)
+
+A *bucket* is consecutive output positions. Each is in memory in turn, while the output files that hold it are written.
+Groups and output files are calls of the engine where workers are worth it.
+
+Values of large_binary arrays (lines, runs of token ids) are copied only when they are taken: until then 16 bytes stand
+for each, Arrow's views. Structs (rows of Parquet) are first laid end to end.
+Guarantee: the same bytes whatever the workers. Memory: MEMORY_BYTES or a bucket, structs twice; two arrays; 24 bytes a
+row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance, Progress
+from dagster_divorder.errors import StoreError
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.arrays import compact, row_array
+from dagster_divorder.store.base import temporary_name
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
+
+MEMORY_BYTES = 256 << 20
+"""Of rows that are ordered in memory."""
+BUCKET_BYTES = 128 << 20
+SLICE_BYTES = 1 << 20
+"""Small, so that the allocator has the memory of the last slice for the next one: pages that the system has to clear
+first cost more than copying into them."""
+MAX_BUCKETS = 512
+WORKERS_FROM_CORES = 4
+"""With fewer workers one process writes lines in place, where it can: it keeps a core and a half busy, without their
+memory."""
+VIEWED_BYTES = 1 << 30
+"""Of the values that share a buffer: Arrow's views reach to 2 GiB."""
+
+Content = Callable[[], pa.Array]
+"""Makes an array: large_binary without nulls, or a struct of the columns of Parquet rows. Picklable."""
+Write = Callable[[Iterator[pa.Array], IO[bytes]], object]
+"""Writes a file from consecutive arrays of its rows. Picklable."""
+
+
+class Shard(NamedTuple):
+    """A file: the output positions [first, end), and what writes it."""
+
+    first: int
+    end: int
+    write: Write
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Permutation:
+    """Rows of arrays in the order of the output.
+
+    contents: make the arrays, as if laid end to end. start: where each begins, and the end, int64 (arrays + 1,).
+    rows: output position -> row, int (M,).
+    sizes: about how many bytes each takes, int (M,); `exact`: they are lines of exactly so many.
+    terminator: follows each value of large_binary.
+    breaks: output positions where slices end, int64 rising from 0 to M; None: slices hold some SLICE_BYTES.
+    through_files: whether rows pass through temporary files (see `passes_files`).
+    """
+
+    contents: Sequence[Content]
+    start: np.ndarray
+    rows: np.ndarray
+    sizes: np.ndarray
+    exact: bool = False
+    terminator: bytes = b""
+    breaks: np.ndarray | None = None
+    through_files: bool
+
+    def cuts(self) -> np.ndarray:
+        """Where buckets begin, and the end, int64 (buckets + 1,)."""
+        ends = np.cumsum(self.sizes, dtype=np.int64)
+        buckets = min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))
+        cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets))
+        if self.breaks is not None:
+            cuts = np.unique(self.breaks[np.searchsorted(self.breaks, cuts)])
+            cuts = cuts[(cuts > 0) & (cuts < len(ends))]
+        return np.concatenate([[0], cuts, [len(ends)]]).astype(np.int64)
+
+    def groups(self, cuts: np.ndarray) -> Iterator[_Group]:
+        """Consecutive arrays whose rows take about a quarter of a bucket, and a file for them."""
+        by_row = np.argsort(self.rows, kind="stable")
+        # Wider bounds would have all rows copied.
+        firsts = np.searchsorted(self.rows, compact(self.start), sorter=by_row)
+        ends = np.concatenate([[0], np.cumsum(self.sizes[by_row], dtype=np.int64)])[firsts[1:]]
+        group_of = ends * min(MAX_BUCKETS, 4 * (len(cuts) - 1)) // (ends[-1] + 1)
+        limits = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(self.contents)]
+        for low, high in pairwise(limits):
+            positions = np.sort(by_row[firsts[low] : firsts[high]])
+            if len(positions):
+                start = self.start[low : high + 1] - self.start[low]
+                rows = self.rows[positions] - self.start[low]
+                yield _Group(temporary_name(), self.contents[low:high], start, positions, rows)
+
+    def in_memory(self) -> _Taken:
+        """All rows, once every array is read."""
+        with contextlib.closing(ahead(content() for content in self.contents)) as contents:
+            values = _values(list(contents), self.terminator)
+        return _Taken(np.array([0, len(self.rows)]), self.breaks, lambda bucket: (values, self.rows))
+
+
+def permute(
+    permutation: Permutation,
+    shards: Mapping[str, Shard],
+    output: OutputFolder,
+    *,
+    engine: Callable[[], Engine],
+    workers_from: int,
+    scratch: Path,
+    progress: Progress,
+    unit: str,
+) -> None:
+    """Stage files, by name, of rows in another permutation.
+
+    Args:
+        shards: the files, which follow each other.
+        engine: opened where there are several files of `workers_from` bytes or more in all.
+        scratch: folder of this machine for temporary files, where no workers write.
+        unit: what a row is, for progress.
+
+    Raises:
+        StoreError: see `OutputFolder.stage`.
+    """
+    size, workers = int(permutation.sizes.sum()), None
+    if len(shards) > 1 and size >= workers_from and output.by_workers:
+        workers = opened if (opened := engine()).workers > 1 else None
+    in_place = permutation.exact and can_stage_in_place(output.path, permutation.sizes)
+    if in_place and not (workers and workers.workers >= WORKERS_FROM_CORES):
+        with (
+            progress(f"writing {unit}", len(permutation.rows), unit) as advance,
+            contextlib.closing(
+                rows_by_array(permutation.contents, permutation.start, permutation.rows)
+            ) as arrays,
+        ):
+            firsts = {name: shard.first for name, shard in shards.items()}
+            stage_in_place(output, arrays, permutation.sizes, firsts, advance)
+        return
+    if not permutation.through_files:
+        _stage_here(output, permutation.in_memory(), shards, progress, unit)
+        return
+    place, cuts = output.path if workers else scratch, permutation.cuts()
+    groups, folder = list(permutation.groups(cuts)), folder_at(place)
+    names = [group.name for group in groups]
+    begins: list[np.ndarray] = []
+    try:
+        with (
+            folder.explaining("", size, "what passes through it"),
+            progress(f"gathering {unit}", len(permutation.rows), unit) as advance,
+        ):
+            each = partial(workers.each, environment=KEEP_MEMORY) if workers else map
+            for group, written in zip(groups, each(partial(_scatter, place, cuts), groups), strict=True):
+                begins.append(written)
+                advance(len(group.rows))
+        scattered = _Scattered(
+            place, names, cuts, np.array(begins), permutation.breaks, permutation.terminator
+        )
+        if workers:
+            output.stage_each(workers, scattered.write, shards, progress=progress, environment=KEEP_MEMORY)
+        else:
+            with scattered.opened() as taken:
+                _stage_here(output, taken, shards, progress, unit)
+    finally:
+        with contextlib.suppress(StoreError), folder.explaining():
+            folder.delete(names)
+
+
+def _stage_here(
+    output: OutputFolder, taken: _Taken, shards: Mapping[str, Shard], progress: Progress, unit: str
+) -> None:
+    rows = sum(shard.end - shard.first for shard in shards.values())
+    with progress(f"writing {unit}", rows, unit) as taken.advance:
+        for name, shard in shards.items():
+            output.stage(name, partial(taken.write, shard))
+
+
+class _Views(NamedTuple):
+    """Values of large_binary arrays. views: Arrow's, uint64 (n, 2), of which the last one is the terminator, if any."""
+
+    views: np.ndarray
+    data: list[pa.Buffer]
+    terminated: bool
+
+    @property
+    def nbytes(self) -> int:
+        return int((self.views[:, 0] & np.uint64(0xFFFFFFFF)).sum())
+
+    def __len__(self) -> int:
+        return len(self.views) - self.terminated
+
+    def take(self, rows: np.ndarray) -> pa.Array:
+        if self.terminated:
+            rows = np.stack([rows, np.full_like(rows, len(self))], axis=1).reshape(-1)
+        views = pa.py_buffer(self.views[rows])
+        taken = pa.Array.from_buffers(pa.binary_view(), len(rows), [None, views, *self.data])
+        return taken.cast(pa.large_binary())
+
+
+class _Structs(NamedTuple):
+    """Rows of struct arrays, laid end to end."""
+
+    whole: pa.Array
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.whole.nbytes)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def take(self, rows: np.ndarray) -> pa.Array:
+        return self.whole.take(row_array(rows))
+
+
+def _values(arrays: list[pa.Array], terminator: bytes) -> _Views | _Structs:
+    if arrays and not pa.types.is_large_binary(arrays[0].type):
+        return _Structs(pa.concat_arrays(arrays))
+    arrays = [*arrays, binary_array([terminator] if terminator else [])]
+    whole = pa.concat_arrays(
+        [part.cast(pa.binary_view()) for array in arrays for part in _within_reach(array)]
+    )
+    _, views, *data = whole.buffers()
+    found = np.frombuffer(views, np.uint64).reshape(-1, 2)[whole.offset :][: len(whole)]
+    return _Views(found, data, bool(terminator))
+
+
+def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
+    """A large_binary array, in parts whose values are near enough for views into one buffer."""
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1]
+    cuts = np.flatnonzero(np.diff((bounds[:-1] - bounds[0]) // VIEWED_BYTES)) + 1
+    for low, high in pairwise([0, *cuts.tolist(), len(array)]):
+        part = bounds[low : high + 1] - bounds[low]
+        within = data.slice(bounds[low], part[-1]) if data else pa.py_buffer(b"")
+        yield pa.Array.from_buffers(pa.large_binary(), high - low, [None, pa.py_buffer(part), within])
+
+
+@dataclass(eq=False)
+class _Taken:
+    """Reads output positions [first, end) from buckets: bucket b holds the positions [cuts[b], cuts[b + 1]). load:
+    values of a bucket, and which of them come one after another, int (n,)."""
+
+    cuts: np.ndarray
+    breaks: np.ndarray | None
+    load: Callable[[int], tuple[_Views | _Structs, np.ndarray]]
+    advance: Advance = lambda rows: None
+    _bucket: int = -1
+    _loaded: tuple[_Views | _Structs, np.ndarray, int] | None = None
+
+    def write(self, shard: Shard, file: IO[bytes]) -> None:
+        with contextlib.closing(ahead(self.parts(shard.first, shard.end))) as parts:
+            shard.write(parts, file)
+
+    def parts(self, first: int, end: int) -> Generator[pa.Array, None, None]:
+        """Rows of output positions [first, end), in consecutive arrays."""
+        for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
+            if low >= end or high <= first:
+                continue
+            if self._bucket != bucket:
+                self._loaded = None  # One bucket is in memory at a time.
+                values, rows = self.load(bucket)
+                step = max(1, SLICE_BYTES * len(values) // max(1, values.nbytes))
+                self._loaded, self._bucket = (values, rows, step), bucket
+                del values, rows
+            yield from self._slices(max(first, low), min(end, high), low)
+
+    def _slices(self, first: int, end: int, low: int) -> Iterator[pa.Array]:
+        """Rows of output positions [first, end), which lie in the bucket that begins at `low`."""
+        assert self._loaded is not None
+        values, rows, step = self._loaded
+        if self.breaks is None:
+            inner = list(range(low + ((first - low) // step + 1) * step, end, step))
+        else:
+            inner = self.breaks[slice(*np.searchsorted(self.breaks, [first + 1, end]))].tolist()
+        for at, to in pairwise([first, *inner, end]):
+            yield values.take(rows[at - low : to - low])
+            self.advance(to - at)
+
+
+class _Group(NamedTuple):
+    """What makes some arrays, and the name of a file for their rows. start: where each array begins when they are laid
+    end to end, and the end; positions: int64 (n,), where in the output each of rows, int64 (n,), comes."""
+
+    name: str
+    contents: Sequence[Content]
+    start: np.ndarray
+    positions: np.ndarray
+    rows: np.ndarray
+
+
+def rows_by_array(
+    contents: Sequence[Content], start: np.ndarray, rows: np.ndarray
+) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
+    """Array by array, the next one made meanwhile: output positions, int64 (n,) rising; the rows of the array that come
+    there, int64 (n,); the array. contents, start, rows: see `Permutation`."""
+    by_row = np.argsort(rows, kind="stable")
+    # Wider bounds would have all rows copied.
+    ends = np.searchsorted(rows, compact(start), sorter=by_row)
+    with contextlib.closing(ahead(content() for content in contents)) as arrays:
+        for number, array in enumerate(arrays):
+            positions = np.sort(by_row[ends[number] : ends[number + 1]])
+            if len(positions):
+                yield positions, rows[positions] - start[number], array
+
+
+def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
+    """Write the file of a group; where each bucket begins in it, and the last ends, int64 (buckets + 1,)."""
+    held = [list[pa.RecordBatch]() for _ in cuts[1:]]
+    with contextlib.closing(rows_by_array(group.contents, group.start, group.rows)) as arrays:
+        for at, rows, content in arrays:
+            positions = group.positions[at]
+            limits = np.searchsorted(positions, cuts).tolist()
+            for batches, (low, high) in zip(held, pairwise(limits), strict=True):
+                if low < high:
+                    columns = [row_array(positions[low:high]), content.take(row_array(rows[low:high]))]
+                    batches.append(pa.record_batch(columns, ["position", "content"]))
+    begins = [0]
+    with folder_at(place).create(group.name, group.name, lasting=False) as file:
+        sink = pa.PythonFile(file, "w")
+        for batches in held:
+            if batches:
+                # A stream, since arrays of one column may have several dictionaries.
+                with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+                    for batch in batches:
+                        writer.write_batch(batch)
+            begins.append(sink.tell())
+    return np.array(begins)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scattered:
+    """Rows in the files of groups: bucket b, the output positions [cuts[b], cuts[b + 1]), lies between the bytes
+    begins[g, b] and begins[g, b + 1] of the file of each group g."""
+
+    place: Place
+    names: Sequence[str]
+    cuts: np.ndarray
+    begins: np.ndarray
+    breaks: np.ndarray | None
+    terminator: bytes
+
+    def write(self, shard: Shard, file: IO[bytes]) -> None:
+        with self.opened() as taken:
+            taken.write(shard, file)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[_Taken]:
+        folder = folder_at(self.place)
+        with contextlib.ExitStack() as stack:
+            files = [_Bytes(stack.enter_context(folder.open(name))) for name in self.names]
+            yield _Taken(self.cuts, self.breaks, partial(self._load, files))
+
+    def _load(self, files: list[_Bytes], bucket: int) -> tuple[_Views | _Structs, np.ndarray]:
+        for file in files:
+            file.release()
+        positions, chunks = [], []
+        for file, (begin, end) in zip(files, self.begins[:, bucket : bucket + 2].tolist(), strict=True):
+            if begin < end:
+                for batch in pa.ipc.open_stream(file.read(begin, end)):
+                    positions.append(np.frombuffer(batch["position"].buffers()[1], np.int64))
+                    chunks.append(batch["content"])
+        values = _values(chunks, self.terminator)
+        return values, np.argsort(np.concatenate(positions), kind="stable")
+
+
+class _Bytes:
+    """A file of which stretches are read: mapped into memory, where it lies on this machine."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._mapped: mmap.mmap | None = None
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def read(self, begin: int, end: int) -> pa.Buffer:
+        if self._mapped is not None:
+            return pa.py_buffer(self._mapped).slice(begin, end - begin)
+        self._file.seek(begin)
+        return pa.py_buffer(self._file.read(end - begin))
+
+    def release(self) -> None:
+        """Take what was read off this process's memory: it stays in the system's cache, and comes back where it is
+        looked at again."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def passes_files(sizes: np.ndarray, place: Place | None = None) -> bool:
+    """Whether rows of these sizes, int, are too much for memory, and no lines to write in place into a place."""
+    return int(sizes.sum()) > MEMORY_BYTES and not (place and can_stage_in_place(place, sizes))
+
+
+def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
+    one shard of no row."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
+    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
+    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]

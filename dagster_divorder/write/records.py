@@ -1,0 +1,76 @@
+"""Records as they are stored, and as an output holds them: lines, or rows of Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.corpus.parquet_rows import json_lines
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.view import View
+from dagster_divorder.write.permute import Content
+
+LINE_FEED = b"\n"
+
+
+def stored_records(store: Store, view: View) -> list[Content]:
+    """What reads the records of each fragment."""
+    return [partial(_read_array, store, fragment.file) for fragment in view.records]
+
+
+def _read_array(store: Store, file: str) -> pa.Array:
+    content = read_content(store, file)
+    return content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords:
+    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
+    Parquet input (`from_rows`) as JSON lines, and lines, with their line feeds, as they are."""
+
+    from_rows: bool
+    schema: pa.Schema | None
+
+    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+        """
+        Raises:
+            InputError: Arrow cannot read a column any more once its rows are reordered.
+        """
+        if self.schema:
+            _write_parquet(parts, file, self.schema)
+            return
+        for records in parts:
+            if self.from_rows:
+                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
+            else:
+                file.write(value_bytes(records))
+
+
+def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
+        for rows in parts:
+            try:
+                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+            except pa.ArrowInvalid as error:
+                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
+                raise InputError(
+                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
+                    'set output.format = "jsonl", or leave that column out of the input'
+                ) from error
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
+
+
+def value_bytes(values: pa.Array) -> memoryview:
+    """The values of a large_binary array, laid end to end."""
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
+    return memoryview(data)[bounds[0] : bounds[-1]] if data else memoryview(b"")

@@ -1,0 +1,362 @@
+"""What holds for every stage of the graph, on one small corpus: a second run makes nothing, an append makes what it
+must, a run that ended in the middle goes on to the same bytes, and nothing that is needed is pruned."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.plan import StagePlan, make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import Receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.models.test_quality import save_classifier
+
+SMALL: dict[str, Any] = {
+    "input": {"id_field": "id", "source_field": "source"},
+    "deep": {"dtype": "float32"},
+    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
+    "gradients": {"dims": 32, "max_tokens": 32},
+    "sequence": {"length": 64, "batch": 4},
+    "engine": {"workers": 1},
+}
+CASES: dict[str, dict[str, Any]] = {
+    "all": {
+        "embedding": {"kind": "auto", "pca": 4},
+        "clusters": {"k": "auto"},
+        "k_calibration": {"values": (2, 4)},
+        "heldout": {"share": 0.1},
+        "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
+        "order": {
+            "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0},
+            "length_bins": 5,
+            "separate_copies": "near",
+        },
+        "exports": {"formats": ("parquet", "text")},
+        "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
+        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+    },
+    "vectors of one's own": {
+        "embedding": {"kind": "external", "pca": 2},
+        "clusters": {"k": 4},
+        "selection": {"method": "random", "documents": 80},
+        "gradients": {"model": "bootstrap"},
+    },
+    "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
+}
+"""Settings that have, together, every stage."""
+RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
+MORE = [{**record, "id": f"more {at}"} for at, record in enumerate(topic_records(2, start=300))]
+MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings")
+"""The last bits of a document's vector differ with the documents that a model sees beside it."""
+LAST_OUTPUT = ("greedy_order", "packed_sequences", "sequence_order")
+"""Where a trainer has consumed its beginning, these are input."""
+TIMED = ("strategy_comparison", "training_evidence", "ordering_report")
+"""Their results tell how long something took."""
+NOT_DATA = ("curated_meta.json", "manifest.json", "ordering_report.html")
+"""Files of an output that tell times."""
+
+
+def settings_in(folder: Path, case: str) -> Settings:
+    """The settings of a case for the corpus in a folder."""
+    sections = {
+        name: {**SMALL.get(name, {}), **CASES[case].get(name, {})} for name in {**SMALL, **CASES[case]}
+    }
+    sections["input"]["paths"] = [str(folder / "docs.jsonl")]
+    sections["store"] = {"path": folder / "store"}
+    sections["output"] = {"path": folder / "curated"}
+    sections["exports"] = {**sections.get("exports", {}), "path": folder / "exports"}
+    if "quality" in sections.get("selection", {}):
+        sections["selection"]["quality"] = str(folder / "classifier")
+    if sections.get("embedding", {}).get("kind") == "external":
+        sections["embedding"]["path"] = folder / "vectors.npy"
+    return Settings(**sections)
+
+
+def new_stages(case: str) -> list[str]:
+    """The stages that the settings of a case have, and of no case before it."""
+    before = list(CASES)[: list(CASES).index(case)]
+    known = {name for other in before for name in GRAPH.upstream(settings_in(Path("here"), other))}
+    return [name for name in GRAPH.upstream(settings_in(Path("here"), case)) if name not in known]
+
+
+class Killed(BaseException):
+    """What a run ends with in the place of a signal: nothing catches it. Signals are sent in tests/faults."""
+
+
+@contextmanager
+def killed_after(writes: int | None) -> Iterator[list[str]]:
+    """Ends a run before its write number `writes`, and gives the files that it has written."""
+    replace, written = os.replace, list[str]()
+
+    def counted(source: Any, target: Any) -> None:
+        if len(written) == writes:
+            raise Killed
+        replace(source, target)
+        written.append(os.fspath(target))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", counted)
+        yield written
+
+
+class History:
+    """A corpus and its store under the settings of a case, and what runs make of them in each of several situations,
+    all in one folder, whose name is in what is stored."""
+
+    def __init__(self, folder: Path, case: str) -> None:
+        self.folder = folder
+        self.settings = settings_in(folder, case)
+        self.stages = GRAPH.needed(self.settings, *new_stages(case))
+        self.writes: dict[str, int] = {}
+        """Of each stage's first run."""
+        folder.mkdir()
+        save_classifier(folder / "classifier", 2)
+        self.write(RECORDS)
+
+    def write(self, records: list[dict[str, Any]]) -> None:
+        write_jsonl(self.folder / "docs.jsonl", records)
+        rows = [np.random.default_rng([*record["text"].encode()]).normal(size=5) for record in records]
+        np.save(self.folder / "vectors.npy", np.array(rows))
+
+    def keep(self, name: str) -> None:
+        shutil.copytree(self.folder, self.folder.with_name(name))
+
+    def restore(self, name: str) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.folder.with_name(name), self.folder)
+
+    def run(self, settings: Settings | None = None) -> dict[str, Receipt]:
+        return run_all(settings or self.settings, Silent(), self.stages)
+
+    def plan(self) -> dict[str, StagePlan]:
+        return {stage.stage: stage for stage in make_plan(self.settings, *self.stages).stages}
+
+    def results(self) -> dict[str, set[str]]:
+        """By stage, the names of the files that are stored of it, which hold hashes of their bytes."""
+        names = [path.relative_to(self.folder / "store") for path in (self.folder / "store").rglob("*.*")]
+        return {
+            stage: {
+                str(name)
+                for name in names
+                if stage in name.parts and "history" not in name.parts and not name.name.startswith("about.")
+            }
+            for stage in self.stages
+        }
+
+    def outputs(self) -> dict[str, bytes]:
+        """The files beside the store, by name."""
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes()
+            for part in ("curated", "exports")
+            for path in (self.folder / part).rglob("*")
+            if path.is_file() and path.name not in NOT_DATA
+        }
+
+    @cached_property
+    def first(self) -> dict[str, Receipt]:
+        """From nothing."""
+        self.begin()
+        receipts = {}
+        for stage in self.stages:
+            with killed_after(None) as written:
+                receipts[stage] = run_all(self.settings, Silent(), [stage])[stage]
+            self.writes[stage] = len(written)
+        self.first_results, self.first_outputs = self.results(), self.outputs()
+        self.keep("first")
+        return receipts
+
+    def begin(self) -> None:
+        """What a trainer has consumed, where that is a setting."""
+        if self.settings.order.frozen_tokens:
+            order = self.settings.order.model_copy(update={"frozen_tokens": 0})
+            run_all(self.settings.model_copy(update={"order": order}), Silent())
+
+    @cached_property
+    def again(self) -> dict[str, Receipt]:
+        """Nothing new, and nothing is allowed to be computed."""
+        self.restore("first")
+        self.plan_again = self.plan()
+        before = self.times()
+        receipts = self.run_without_computing()
+        self.untouched = self.times() == before
+        return receipts
+
+    def times(self) -> dict[Path, int]:
+        parts = (self.folder / "curated", self.folder / "exports")
+        return {path: path.stat().st_mtime_ns for part in parts for path in part.rglob("*")}
+
+    def run_without_computing(self) -> dict[str, Receipt]:
+        def refuse(stage: str) -> Callable[..., None]:
+            return lambda *_: pytest.fail(f"{stage} is computed")
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in self.stages:
+                patch.setitem(vars(GRAPH[name]), "compute", refuse(name))
+            return self.run()
+
+    @cached_property
+    def pruned(self) -> dict[str, Receipt]:
+        """After a prune, nothing is allowed to be computed either."""
+        self.restore("first")
+        prune(self.settings, LocalStore(self.settings.store.path).open())
+        return self.run_without_computing()
+
+    @cached_property
+    def appended(self) -> dict[str, Receipt]:
+        self.restore("first")
+        self.write(RECORDS + MORE)
+        self.plan_appended = self.plan()
+        receipts = self.run()
+        self.appended_results = self.results()
+        self.keep("appended")
+        return receipts
+
+    @cached_property
+    def from_scratch(self) -> dict[str, set[str]]:
+        """Results of the appended corpus, all made at once by the fits that were there. Those of `set_diversity`, which
+        adds to sums, are the same to within rounding."""
+        self.restore("appended")
+        consumed = LAST_OUTPUT if self.settings.order.frozen_tokens else ()
+        for folder in (self.folder / "store" / "stages").iterdir():
+            if folder.name not in (*MODEL_VECTORS, *consumed):
+                shutil.rmtree(folder)
+        shutil.rmtree(self.folder / "curated", ignore_errors=True)
+        self.run()
+        return self.results()
+
+    @cached_property
+    def killed(self) -> dict[str, Receipt]:
+        """Every stage ends once in the middle of what it writes."""
+        assert self.writes
+        for part in ("store", "curated", "exports"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+        self.write(RECORDS)
+        self.begin()
+        receipts = {}
+        for stage in self.stages:
+            with pytest.raises(Killed), killed_after(self.writes[stage] // 2):
+                run_all(self.settings, Silent(), [stage])
+            receipts[stage] = run_all(self.settings, Silent(), [stage])[stage]
+        self.killed_results, self.killed_outputs = self.results(), self.outputs()
+        return receipts
+
+    @cached_property
+    def lost(self) -> dict[str, set[str]]:
+        """Results after a file of each has been lost."""
+        self.restore("first")
+        for stage in self.stages:
+            if not isinstance(GRAPH[stage], PinnedFit) and self.first_results[stage]:
+                (self.folder / "store" / max(self.first_results[stage])).unlink()
+        self.run()
+        return self.results()
+
+
+def of_kind(*kinds: type, but: Iterable[str] = ()) -> pytest.MarkDecorator:
+    """A test of every stage of these kinds, by default of all, under the first settings that have it."""
+    cases = [
+        (case, name)
+        for case in CASES
+        for name in new_stages(case)
+        if name not in but and isinstance(GRAPH[name], kinds or object)
+    ]
+    return pytest.mark.parametrize(
+        ("history", "stage"), cases, indirect=["history"], scope="module", ids=[name for _, name in cases]
+    )
+
+
+@pytest.fixture(scope="module")
+def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "BLOCK_BYTES", 4096)
+        patch.setattr(ingest, "FRAGMENT_ROWS", 40)
+        made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
+        assert set(made.first) == set(made.stages)
+        yield made
+
+
+def test_the_settings_have_every_stage() -> None:
+    assert set(GRAPH) == {name for case in CASES for name in new_stages(case)}
+
+
+@of_kind()
+def test_a_second_run_makes_nothing(history: History, stage: str) -> None:
+    first, again = history.first[stage], history.again[stage]
+    assert again.figures["new_documents"] == 0
+    assert (again.key, again.version, again.files) == (first.key, first.version, first.files)
+    assert history.plan_again[stage].scope == "nothing"
+
+
+@pytest.mark.parametrize("history", CASES, indirect=True)
+def test_a_second_run_leaves_the_files_beside_the_store_alone(history: History) -> None:
+    assert history.again and history.untouched
+
+
+@of_kind(but=("raw_docs",))  # whose fragments prune may merge
+def test_prune_keeps_what_is_needed(history: History, stage: str) -> None:
+    first, pruned = history.first[stage], history.pruned[stage]
+    assert (pruned.key, pruned.version, pruned.files) == (first.key, first.version, first.files)
+
+
+@of_kind()
+def test_an_append_makes_what_the_plan_says(history: History, stage: str) -> None:
+    receipt, plan = history.appended[stage], history.plan_appended[stage]
+    assert receipt.figures["documents"] == len(RECORDS) + len(MORE)
+    # A result of the whole corpus may tell how many of its documents are new in it.
+    assert (receipt.figures["new_documents"] > 0) == (plan.documents > 0)
+
+
+@of_kind(PerDocument)
+def test_an_append_computes_new_documents_alone(history: History, stage: str) -> None:
+    assert history.appended[stage].figures["new_documents"] == len(MORE)
+    assert history.appended[stage].key == history.first[stage].key
+    assert history.first_results[stage] < history.appended_results[stage]
+
+
+@of_kind(PinnedFit)
+def test_a_small_append_uses_the_fits_that_there_are(history: History, stage: str) -> None:
+    assert history.appended[stage].figures["fitted"].startswith("no: kept")
+    assert history.appended[stage].version == history.first[stage].version
+
+
+# The key of vectors of one's own names those that there were first.
+@of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity", "external_embeddings"))
+def test_an_append_comes_to_what_a_run_of_all_comes_to(history: History, stage: str) -> None:
+    assert history.appended
+    kept = {name for name in history.appended_results[stage] if name in history.from_scratch[stage]}
+    assert kept == history.from_scratch[stage]
+
+
+@of_kind()
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(history: History, stage: str) -> None:
+    killed, kind = history.killed[stage], GRAPH[stage]
+    if stage not in TIMED:
+        assert history.killed_results[stage] == history.first_results[stage]
+    if isinstance(kind, PerDocument):
+        assert 0 < killed.figures["new_documents"] < len(RECORDS)
+
+
+@pytest.mark.parametrize("history", CASES, indirect=True)
+def test_outputs_are_those_of_a_run_that_was_not_killed(history: History) -> None:
+    assert history.first and history.killed
+    assert history.killed_outputs == history.first_outputs
+
+
+@of_kind(PerDocument, WholeCorpus, but=TIMED)
+def test_a_lost_file_is_made_again(history: History, stage: str) -> None:
+    assert history.lost[stage] == history.first_results[stage]
