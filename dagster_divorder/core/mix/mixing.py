@@ -56,7 +56,7 @@ CLOSE = 0.005
 nearer, and fewer records are chosen along the order, as it falls."""
 
 SUMS, MOST_LONG = 1 << 18, 200
-"""Units in which sums of long records are told apart, and such records beside those of the first choice, at most."""
+"""SUMS: units that tell sums of long records apart. MOST_LONG: such records tried beyond the first choice."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""

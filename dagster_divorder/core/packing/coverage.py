@@ -15,9 +15,8 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """tokens: of all documents; missing: of them in no run; doubled: laid again after the first time; outside: laid by
-    runs that lie beyond their document's end, or in a document that is not there. first: the lowest document at fault,
-    None where there is none (runs of unknown documents are of none)."""
+    """tokens: of all documents; missing: in no run; doubled: repeats of tokens; outside: beyond a document's end, or
+    in an unknown document. first: the lowest faulty document, None without one (unknown documents do not count)."""
 
     tokens: int
     missing: int

@@ -1,11 +1,10 @@
 """Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
 
 Letters: P pieces, L tokens a sequence.
-A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are CELLS_APART
-parts apart. What is packed from one part is then free of copies, and its place in the plan tells when its texts are
-due.
-Guarantee: without copies there is one part, and the pieces keep their order. Copies that would be
-less than MIN_DISTANCE parts apart are named: they keep their places, evenly apart.
+A text's copies stand evenly in the pieces' order; a part holds at most one of them, and CELLS_APART parts lie between
+two copies. So sequences of one part hold no copies, and a sequence's place in the plan is the time of its texts.
+Guarantee: without copies there is one part, and the pieces keep their order. Copies less than MIN_DISTANCE parts apart
+are marked: they keep their places, evenly apart.
 Cost: a sort of the pieces. Source: the subsets of Don't Shuffle, Optimize, each of unique documents.
 Known weakness: a part has fewer pieces to choose among, so best_fit pads a little more, and related pieces are a
 little less near.

@@ -39,7 +39,7 @@ THRESHOLD = 0.8
 BANDS = 32
 WIDTH = SLOTS // BANDS
 MIN_EQUAL = 72
-"""Of SLOTS: so that those far from THRESHOLD are dropped by their signatures alone."""
+"""Of SLOTS: signatures alone drop pairs far from THRESHOLD."""
 SURE = 119
 """Of SLOTS: pairs so alike are not held against each other again. One that is not near has as many with a probability
 of 4e-5 at most."""

@@ -58,8 +58,8 @@ BLOCK_SCORES = 1 << 20
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
-"""Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit, by
-twice the standard error of that mean at least."""
+"""Clusters are fitted again if new documents lie this many times as far from their centroids as the fit's sample, on
+average, and by at least twice the standard error of that mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class ClusterFit:
 
 
 def most_points(k: int, algorithm: Algorithm) -> int:
-    """Vectors that a fit looks at, at most: `minibatch`, whose passes are over batches, at all it is given."""
+    """Most vectors that a fit uses; `minibatch`, which reads batches, uses all."""
     return POINTS_PER_CENTROID * k if algorithm == "faiss" else sys.maxsize
 
 
