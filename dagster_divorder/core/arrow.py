@@ -1,5 +1,5 @@
-"""Plain Python values and NumPy arrays as Arrow, without pandas: `pa.array` and `pa.scalar` import it (0.3 s), and so
-does Arrow's `to_numpy`.
+"""Plain Python values and NumPy arrays as Arrow, without pandas (0.3 s), which `pa.array`, `pa.scalar` and Arrow's
+`to_numpy` import.
 
 Letters: n values.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def is_text(of: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's string types."""
+def is_text(kind: pa.DataType) -> bool:
+    """Whether Arrow's type is a string type."""
     import pyarrow.types as types
 
-    return bool(types.is_string(of) or types.is_large_string(of) or types.is_string_view(of))
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def binary_array(values: Sequence[bytes]) -> pa.Array:
@@ -47,7 +47,7 @@ def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.float
 
 
 def plain_array(values: NDArray[Any]) -> pa.Array:
-    """Whole or real numbers (n,) as Arrow, over the same memory where it is contiguous."""
+    """Whole or real numbers (n,) as Arrow; contiguous memory is shared."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(
@@ -56,11 +56,11 @@ def plain_array(values: NDArray[Any]) -> pa.Array:
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Arrow's bitmap of what is not None; None where all are."""
+    """Arrow's bitmap of the values that are not None; None if all are."""
     import pyarrow as pa
 
-    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    present = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 def _binary_array(values: Sequence[bytes], validity: pa.Buffer | None) -> pa.Array:

@@ -1,5 +1,5 @@
-"""NumPy's BLAS, or faiss, on one thread: the last bits of a product depend on their number, and small ones are done
-sooner."""
+"""NumPy's BLAS, or faiss, on one thread: a product's last bits depend on the number of threads, and small products are
+faster on one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one_faiss_thread() -> Iterator[None]:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Looking for it takes longer than the work on a small fragment."""
+    """Cached: finding the library takes longer than the work on a small fragment."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

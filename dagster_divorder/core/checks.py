@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.errors import InputError
 
 CHECKED_AT_ONCE = 1 << 20
-"""Numbers of which `finite` makes a mask, so that a large sample needs none of its own size."""
+"""Numbers that `finite` checks at once, so that no mask is as large as a large sample."""
 
 
 def positive(name: str, value: int) -> int:
@@ -23,13 +23,13 @@ def positive(name: str, value: int) -> int:
 
 
 def whole_number(name: str, value: int, smallest: int, largest: int | None = None) -> int:
-    """`value`, if it is a whole number of `smallest` or more, and `largest` at most where that is given.
+    """`value`, if it is a whole number from `smallest` to `largest` (None: no bound).
 
     Raises:
         InputError: it is not.
     """
     try:
-        # True and False are no numbers here.
+        # True and False do not count as numbers.
         number = smallest - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = smallest - 1
@@ -48,13 +48,13 @@ def whole_numbers(
     least: int | None = 0,
     below: int | None = None,
 ) -> NDArray[np.signedinteger]:
-    """`values` (n,), if they are whole numbers from `least` on and below `below`; unsigned ones as int64.
+    """`values` (n,), if they are whole numbers in [least, below); unsigned ones as int64.
 
-    length: n, None if any will do. each: what every number is of. least, below: None without a bound; `below` needs a
-    `least`.
+    length: the n expected, None for any. each: what one number describes, for messages. least, below: None: no bound;
+    `below` needs a `least`.
 
     Raises:
-        InputError: the shape or the dtype is another, or a number is out of bounds.
+        InputError: the shape or the dtype is wrong, or a number is out of bounds.
     """
     array = np.asarray(values)
     if array.size == 0:

@@ -1,8 +1,8 @@
 """Fields by name, in objects and in Arrow columns.
 
-A field is named as it is called, or by the way to it through objects (structs in Arrow): `meta.pile_set_name` is the
-field `pile_set_name` of the field `meta`. A field whose own name is the whole name, dots and all, comes first. Where
-a parent is missing, null or no object, the record has no such field.
+A field is given by its own name, or by its path through objects (structs in Arrow): `meta.pile_set_name` is the field
+`pile_set_name` of the field `meta`. A field whose own name contains the dots comes first. If a parent is missing, null
+or no object, the record lacks the field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def value_at(record: Mapping[str, Any], field: str, missing: Any = None) -> Any:
-    """A field's value in an object, `missing` where it has none."""
+    """A field's value in an object; `missing` if the object lacks it."""
     if field in record:
         return record[field]
     for parent, child in ways(field):
@@ -29,8 +29,8 @@ def value_at(record: Mapping[str, Any], field: str, missing: Any = None) -> Any:
 
 
 def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
-    """The column of a field, a pa.ChunkedArray of a table, else a pa.Array; None where there is none. inside: the
-    beginning of the fields' names, for messages.
+    """A field's column: pa.ChunkedArray from a table, else pa.Array; None if there is none. inside: the prefix of the
+    fields' names, for messages.
 
     Raises:
         InputError: several columns have this name.
@@ -52,17 +52,17 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
         return column(field)
     for parent, child in ways(field):
         if parent in names and pa.types.is_struct((inner := column(parent)).type):
-            found = column_at(inner, child, f"{inside}{parent}.")
-            if found is not None:
-                return found
+            nested = column_at(inner, child, f"{inside}{parent}.")
+            if nested is not None:
+                return nested
     return None
 
 
 def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Which of the columns with these names hold some of the fields."""
+    """The columns among `names` that hold one of the fields or more."""
     return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
 
 
 def ways(field: str) -> Iterator[tuple[str, str]]:
-    """A name as that of a parent and of the field in it, at each of its dots."""
+    """A dotted name split into (parent, field inside it), at each of its dots in turn."""
     return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")

@@ -1,4 +1,4 @@
-"""Some rows of a matrix in CSR form."""
+"""Selected rows of a CSR matrix."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 def row_entries(
     indptr: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(entries int64 (n,) that the rows store, row after row; int64 (R + 1,): where each row begins among them).
+    """(indices int64 (n,) of the rows' stored entries, row after row; int64 (R + 1,), where each row begins in them).
 
-    indptr: int64 (M + 1,). rows: int64 (R,) in [0, M), in any order, also repeatedly. O(R + n).
+    indptr: int64 (M + 1,). rows: int64 (R,) in [0, M), in any order, repeats allowed. O(R + n).
     """
     widths = np.diff(indptr)[rows]
     begins = np.concatenate([[0], np.cumsum(widths)])

@@ -1,4 +1,4 @@
-"""Seeds for libraries that take fewer bits than the setting has."""
+"""Seeds for libraries that take fewer bits than the `seed` setting."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ BITS = 31
 
 
 def small_seed(seed: int) -> int:
-    """The seed itself where it is below 2**31, else one drawn from it."""
+    """The seed itself if it is below 2**31, else one drawn from it."""
     if seed < 1 << BITS:
         return seed
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint32)[0] >> (32 - BITS))

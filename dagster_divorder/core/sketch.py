@@ -1,11 +1,11 @@
-"""How much of a set has changed, from small samples of it.
+"""How much of a set has changed, estimated from small samples (sketches).
 
 Letters: N ids, m ids of a sketch.
-Guarantee: exact for sets of up to SIZE ids together; above it the share is off by 0.008 (one standard deviation) at
-most. The same ids give the same sketch, whatever their order.
-Cost: 8 SIZE bytes a sketch, however large the set.
+Guarantee: exact if both sets together have at most SIZE ids; above that the standard deviation of the share is at most
+0.008. The same ids give the same sketch, whatever their order.
+Cost: 8 SIZE bytes a sketch, whatever the size of the set.
 Source: Cohen and Kaplan 2007, bottom-k sketches; Beyer, Haas, Reinwald, Sismanis and Gemulla 2007, KMV.
-Known weakness: ids have to be hashes, spread evenly over 64 bits.
+Known weakness: ids must be hashes, spread evenly over 64 bits.
 """
 
 import numpy as np
@@ -22,17 +22,16 @@ def sketch(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def changed_share(before: NDArray[np.uint64], now: NDArray[np.uint64]) -> float:
-    """Share of the ids of either set, by their sketches, that are not in both: 0 where nothing changed, 1 where all
-    did."""
+    """Share of the union's ids that only one of two sketched sets has: 0 if nothing changed, 1 if everything did."""
     both = np.union1d(before, now)
     if len(before) == SIZE or len(now) == SIZE:
-        # Beyond the smallest SIZE ids of the union a sketch does not tell which ids its set lacks.
+        # Beyond the union's smallest SIZE ids a full sketch cannot show which ids its set lacks.
         both = both[:SIZE]
     common = np.isin(both, before) & np.isin(both, now)
     return float(1.0 - common.mean()) if len(both) else 0.0
 
 
 def left_share(before: NDArray[np.uint64], now: NDArray[np.uint64]) -> float:
-    """Share of the ids of a sketch, of at least one, that are among the ids uint64 (N,) of a set: what is left there of
-    the set that the sketch is of, however much came to it."""
+    """Share of the sketched set that is still among the ids `now`, uint64 (N,), however many were added. `before`: a
+    sketch of at least one id."""
     return float(np.isin(before, now[now <= before[-1]]).mean())

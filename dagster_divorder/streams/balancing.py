@@ -126,7 +126,7 @@ class Passage(Generic[Example]):
     """Examples go in as they come, and come out in the order of the buffer."""
 
     def __init__(self, recipe: Recipe) -> None:
-        from dagster_divorder.core.kernels.order_buffer import Mix
+        from dagster_divorder.core.kernels.order_buffer import BufferMix
 
         self.recipe = recipe
         self.values = Values(recipe.traits)
@@ -135,7 +135,7 @@ class Passage(Generic[Example]):
         self.slots = empty_slots(recipe.buffer, groups, groups)
         self.sums = empty_sums(0)
         weights = [trait.weight for trait in recipe.traits]
-        self.mix = Mix(
+        self.mix = BufferMix(
             groups=np.empty(0, np.int32),
             weights=np.array([*weights, NORM_WEIGHT * max(weights)]),
             target=np.empty(0),

@@ -12,7 +12,7 @@ from dagster_divorder.core.kernels.order_buffer import (
     MOST_WAIT,
     NORM_CLASSES,
     SELF_WEIGHT,
-    Mix,
+    BufferMix,
     pass_through,
 )
 from dagster_divorder.core.order import order
@@ -41,7 +41,7 @@ def through(
     dense = np.zeros((len(rows), 0)) if dense is None else dense
     slots = empty_slots(capacity, rows.shape[1] + 1, len(weights), dense.shape[1])
     sums = empty_sums(len(groups), dense.shape[1])
-    mix = Mix(groups.astype(np.int32), weights, target, norm, keep(capacity), 7)
+    mix = BufferMix(groups.astype(np.int32), weights, target, norm, keep(capacity), 7)
     made: list[int] = []
     for at, queue in enumerate(np.array_split(np.arange(len(rows)), parts)):
         out = np.empty(len(queue) + capacity, np.int64)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_cells import move_to_mix
-from dagster_divorder.core.kernels.order_greedy import Rows
+from dagster_divorder.core.kernels.order_greedy import SparseItems
 from tests.conftest import examples
 
 
@@ -51,7 +51,7 @@ def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
         queue,
         fast,
         np.stack([first, end], axis=1),
-        Rows(
+        SparseItems(
             matrix.indptr.astype(np.int64),
             matrix.indices,
             matrix.data,

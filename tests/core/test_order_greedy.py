@@ -52,10 +52,10 @@ def targets_for(draw: st.DrawFn, rows: np.ndarray, groups: np.ndarray) -> Target
 
 def rows_of(
     rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, dense: np.ndarray | None = None
-) -> order_greedy.Rows:
+) -> order_greedy.SparseItems:
     counts = csr_matrix(rows)
     dense = coordinates(len(rows), 0) if dense is None else dense
-    return order_greedy.Rows(
+    return order_greedy.SparseItems(
         counts.indptr.astype(np.int64), counts.indices.astype(np.int32), counts.data, groups, weights, dense
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.order_greedy import Rows
+from dagster_divorder.core.kernels.order_greedy import SparseItems
 from dagster_divorder.core.kernels.order_items import rows_of, with_entry
 from dagster_divorder.core.order import order
 from tests.conftest import examples
@@ -125,7 +125,7 @@ def test_rows_in_another_order_and_with_one_more_entry_equal_their_twins(dtype):
     table = random.integers(0, 3, (50, 6)).astype(dtype)
     table[7] = 0
     counts, dense = csr_matrix(table), random.normal(size=(50, 2)).astype(np.float32)
-    rows = Rows(
+    rows = SparseItems(
         counts.indptr.astype(np.int64), counts.indices, counts.data, np.zeros(9, np.int32), np.ones(1), dense
     )
     some = np.array([7, 3, 3, 49, 0])

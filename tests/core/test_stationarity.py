@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.stationarity import (
+    add_columns,
     copy_buckets,
     count_buckets,
     share_moments,
-    some_columns,
 )
 from dagster_divorder.core.measure import Feature, Stationarity, stationarity
 from dagster_divorder.core.measure.stationarity import (
@@ -217,7 +217,7 @@ def test_shares_and_columns_of_a_mix_are_those_of_its_table(counts: list[list[in
     assert sums == pytest.approx(shares.sum(axis=0))
     assert squares == pytest.approx((shares**2).sum(axis=0))
     columns = np.zeros((2, len(dense)))
-    some_columns(sparse.indptr, sparse.indices, sparse.data, np.int32([-1, 1, -1, 0, -1]), columns)
+    add_columns(sparse.indptr, sparse.indices, sparse.data, np.int32([-1, 1, -1, 0, -1]), columns)
     assert columns.tolist() == dense[:, [3, 1]].T.tolist()
 
 

@@ -50,6 +50,6 @@ def choices(cosines: Cosines, shares: Sequence[float]) -> list[NDArray[np.bool_]
     ]
 
 
-def overlap(chosen: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
-    """Share of the choice `of` that `chosen` holds too."""
-    return float((chosen & of).sum() / of.sum())
+def overlap(chosen: NDArray[np.bool_], reference: NDArray[np.bool_]) -> float:
+    """Share of the reference selection that is also chosen."""
+    return float((chosen & reference).sum() / reference.sum())

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.measure import Diversity, measure_packed
 from dagster_divorder.core.measure.distinct import distinct_clusters, summarize
-from dagster_divorder.core.measure.sequence_features import Runs, sequence_features
+from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import Feature, Stationarity, sampled_places, stationarity
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import Items, document_items
@@ -31,15 +31,15 @@ from dagster_divorder.core.packing.coordinates import with_coordinates
 Result = TypeVar("Result")
 
 LOOKED_AT = 1 << 13
-"""Sequences at most, in whole batches, that are looked at for drift."""
+"""Most sequences, in whole batches, that are tested for drift."""
 
 WARM_UP = 64
-"""Items that a strategy orders before it is timed, so that compiling is not."""
+"""Items that a strategy orders before it is timed, so that compiling is not timed."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """seconds: wall time. peak_bytes: memory taken beyond what was there before; None where it cannot be told."""
+    """seconds: wall time. peak_bytes: additional memory at the peak; None if unknown."""
 
     seconds: float
     peak_bytes: int | None = None
@@ -59,7 +59,7 @@ def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ComparedPair:
     """One pair of strategies: the measures of the sequences in their order, what drifts along it (None where that was
     not asked for), and the cost of either order."""
 
@@ -87,7 +87,7 @@ def compare_strategies(
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
     drift: bool = False,
     meter: Meter = timed,
-) -> Iterator[Outcome]:
+) -> Iterator[ComparedPair]:
     """Every pair of `documents` and `sequences` (names of strategies), in that order.
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
@@ -103,16 +103,18 @@ def compare_strategies(
     lengths = np.asarray(tokens, np.int64)
     items = document_items(lengths, balanced, weights, within=within)
     for document_strategy in documents:
-        made, document_cost = _order(
+        laid, document_cost = _order(
             items, document_strategy, {**arguments, **options(document_strategy)}, meter
         )
         packed = pack(
-            Pieces(made, np.zeros_like(made), lengths[made]), method="concat", sequence_length=sequence_length
+            Pieces(laid, np.zeros_like(laid), lengths[laid]),
+            method="concat",
+            sequence_length=sequence_length,
         )
         counts, groups = sequence_counts(packed, balanced, n_values)
         full = len(packed) - int(len(packed) > 0 and packed.padding[-1] > 0)
         flush = summarize(
-            distinct_clusters(made, lengths, traits["cluster"], sequence_length, packer="flush")
+            distinct_clusters(laid, lengths, traits["cluster"], sequence_length, packer="flush")
         )
         every = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
         sums = None
@@ -125,7 +127,7 @@ def compare_strategies(
                 rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
             )
             whole = np.concatenate([ordered, np.arange(full, len(packed))])
-            yield Outcome(
+            yield ComparedPair(
                 document_strategy,
                 sequence_strategy,
                 replace(measure_packed(packed, whole, traits, n_values, batch=batch), flush=flush),
@@ -140,13 +142,13 @@ def compare_strategies(
 def _order(
     items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
 ) -> tuple[NDArray[np.int64], Cost]:
-    def run(some: Items) -> NDArray[np.int64]:
+    def run(part: Items) -> NDArray[np.int64]:
         return order(
-            some.counts,
-            some.groups,
+            part.counts,
+            part.groups,
             strategy=strategy,
-            weights=some.weights,
-            coordinates=some.coordinates,
+            weights=part.weights,
+            coordinates=part.coordinates,
             **arguments,
         )
 
@@ -164,8 +166,8 @@ def _drift(
     batch: int,
     seed: int,
 ) -> Stationarity:
-    some = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
-    features = list(sequence_features(Runs.of(packed, some, tokens), traits, tokens, balanced))
+    sample = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
+    features = list(sequence_features(SequenceRuns.of(packed, sample, tokens), traits, tokens, balanced))
     if vectors is not None:
-        features.append(Feature("vectors", "vector", vectors[some]))
-    return stationarity(features, len(some), batch=batch, seed=seed)
+        features.append(Feature("vectors", "vector", vectors[sample]))
+    return stationarity(features, len(sample), batch=batch, seed=seed)

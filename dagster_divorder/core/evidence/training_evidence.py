@@ -65,14 +65,14 @@ def estimate(values: ArrayLike) -> dict[str, float | None]:
     its interval. Values that are NaN are left out; what too few of them tell is None."""
     from scipy.special import stdtrit
 
-    found = np.asarray(values, np.float64)
-    found = found[~np.isnan(found)]
-    mean = float(found.mean()) if found.size else None
-    if mean is None or found.size < 2:
+    known = np.asarray(values, np.float64)
+    known = known[~np.isnan(known)]
+    mean = float(known.mean()) if known.size else None
+    if mean is None or known.size < 2:
         return {"mean": mean, "error": None, "low": None, "high": None}
-    error = float(found.std(ddof=1) / math.sqrt(found.size))
+    error = float(known.std(ddof=1) / math.sqrt(known.size))
     # Student's quantile. `scipy.stats` asks the same function, and takes half a second to import.
-    reach = float(stdtrit(found.size - 1, (1 + CONFIDENCE) / 2)) * error
+    reach = float(stdtrit(known.size - 1, (1 + CONFIDENCE) / 2)) * error
     return {"mean": mean, "error": error, "low": mean - reach, "high": mean + reach}
 
 
@@ -114,7 +114,7 @@ def pairs_to_show(difference: float, spread: float) -> int | None:
     return pairs
 
 
-class Seam(NamedTuple):
+class SeamFigures(NamedTuple):
     """Mean loss `before` and `after` the first seam, and the gradient's `spike`: the greatest norm right behind it over
     the median of the first epoch."""
 
@@ -123,11 +123,11 @@ class Seam(NamedTuple):
     spike: float
 
 
-def seam(trained: Trained, epoch: int) -> Seam:
+def seam(trained: Trained, epoch: int) -> SeamFigures:
     """Of a training of two epochs or more, of `epoch` steps each."""
     losses, norms = trained.losses.astype(np.float64), trained.norms.astype(np.float64)
     near, close = max(1, round(SEAM * epoch)), max(1, round(SPIKE * epoch))
-    return Seam(
+    return SeamFigures(
         before=float(losses[epoch - near : epoch].mean()),
         after=float(losses[epoch : epoch + near].mean()),
         spike=float(norms[epoch : epoch + close].max() / np.median(norms[:epoch])),
@@ -159,8 +159,8 @@ def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
     """Over trainings, whatever failed left out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of all that failed the mean is NaN
-        found: NDArray[np.float64] = np.nanmean(np.stack(values).astype(np.float64), axis=0)
-    return found
+        averages: NDArray[np.float64] = np.nanmean(np.stack(values).astype(np.float64), axis=0)
+    return averages
 
 
 def order_figures(
@@ -171,25 +171,25 @@ def order_figures(
     epoch: e. attention: bool (W,), which matrices are attention's. Estimates are as of `estimate`; `less shuffled` are
     differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
     """
-    last = [np.array([of.heldout[-1].mean() for of in each]) for each in (ours, shuffled)]
-    found: dict[str, Any] = {
+    last = [np.array([trained.heldout[-1].mean() for trained in each]) for each in (ours, shuffled)]
+    figures: dict[str, Any] = {
         "held-out": estimate(last[0]),
         "less shuffled": estimate(last[0] - last[1]),
         "pairs": int(np.isfinite(last[0] - last[1]).sum()),
     }
-    losses, norms = mean([of.losses for of in ours]), mean([of.norms for of in ours])
+    losses, norms = mean([trained.losses for trained in ours]), mean([trained.norms for trained in ours])
     if len(losses) >= 2 * epoch:
-        seams, others = ([seam(of, epoch) for of in each] for each in (ours, shuffled))
-        jumps, level = ([of.after - of.before for of in each] for each in (seams, others))
+        seams, others = ([seam(trained, epoch) for trained in each] for each in (ours, shuffled))
+        jumps, level = ([trained.after - trained.before for trained in each] for each in (seams, others))
         around = slice(epoch - max(1, round(AROUND * epoch)), epoch + max(1, round(AROUND * epoch)))
-        found |= {
-            "before the seam": float(np.mean([of.before for of in seams])),
-            "after the seam": float(np.mean([of.after for of in seams])),
+        figures |= {
+            "before the seam": float(np.mean([trained.before for trained in seams])),
+            "after the seam": float(np.mean([trained.after for trained in seams])),
             "jump": estimate(jumps),
             "jump, less shuffled": estimate(np.subtract(jumps, level)),
-            "spike": estimate([of.spike for of in seams]),
+            "spike": estimate([trained.spike for trained in seams]),
             "spike, less shuffled": estimate(
-                [of.spike - its.spike for of, its in zip(seams, others, strict=True)]
+                [trained.spike - its.spike for trained, its in zip(seams, others, strict=True)]
             ),
             "around the seam": losses[around],
             "norms around the seam": norms[around],
@@ -197,22 +197,23 @@ def order_figures(
     for kind, of_kind in (("attention", attention), ("feed-forward", ~attention)):
         for at, share in enumerate(RANKED_AT):
             values, of_shuffled = (
-                np.array([of.ranks[at][of_kind].mean() for of in each]) for each in (ours, shuffled)
+                np.array([trained.ranks[at][of_kind].mean() for trained in each]) for each in (ours, shuffled)
             )
             name = f"stable rank, {kind}, {share:.0%}"
-            found |= {name: estimate(values), f"{name}, less shuffled": estimate(values - of_shuffled)}
-    noise, of_shuffled = (np.array([of.noise[0] for of in each]) for each in (ours, shuffled))
-    bump, where = largest_bump(*([of.losses[:epoch] for of in each] for each in (ours, shuffled)))
+            figures |= {name: estimate(values), f"{name}, less shuffled": estimate(values - of_shuffled)}
+    noise, of_shuffled = (np.array([trained.noise[0] for trained in each]) for each in (ours, shuffled))
+    bump, where = largest_bump(*([trained.losses[:epoch] for trained in each] for each in (ours, shuffled)))
     forgotten, of_others = (
-        np.array([of.remembered[-1] - of.remembered[0] for of in each]) for each in (ours, shuffled)
+        np.array([trained.remembered[-1] - trained.remembered[0] for trained in each])
+        for each in (ours, shuffled)
     )
-    return found | {
+    return figures | {
         "noise": estimate(noise),
         "noise, less shuffled": estimate(noise - of_shuffled),
         # What the first tenth costs at the end of the epoch more than right after it was read.
         "forgotten": estimate(forgotten),
         "forgotten, less shuffled": estimate(forgotten - of_others),
-        "remembered": mean([of.remembered for of in ours]),
+        "remembered": mean([trained.remembered for trained in ours]),
         "bump": bump,
         "bump at": where,
         "losses": along(losses, 2 * PLACES),
@@ -225,7 +226,9 @@ def source_figures(
     """The held-out loss of each source after the last epoch, and less that of shuffled sequences."""
     rows = []
     for at, source in enumerate(sources):
-        losses, others = (np.array([of.heldout[-1, at] for of in each]) for each in (ours, shuffled))
+        losses, others = (
+            np.array([trained.heldout[-1, at] for trained in each]) for each in (ours, shuffled)
+        )
         rows.append({"source": source, "loss": estimate(losses), "less shuffled": estimate(losses - others)})
     return rows
 
@@ -238,21 +241,21 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     if less["mean"] is None:
         return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
     if less["low"] is None:
-        found = "one training each, which says nothing of noise"
+        finding = "one training each, which says nothing of noise"
     else:
         interval = f"({less['low']:+.4f} to {less['high']:+.4f})"
         better = "better" if less["mean"] < 0 else "worse"
         beyond = f"{better} beyond noise" if is_beyond_noise(less) else "no difference beyond noise"
-        found = f"{interval}: {beyond}"
+        finding = f"{interval}: {beyond}"
     sentences = [
         f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
-        f"{shuffled['held-out']['mean']:.4f}, difference {less['mean']:+.4f} {found}."
+        f"{shuffled['held-out']['mean']:.4f}, difference {less['mean']:+.4f} {finding}."
     ]
     if "spike" not in ours:
         return [*sentences, "One epoch, so there is no seam."]
-    shown = [of for of in dict.fromkeys(["original", name, reference]) if of in rows]
-    jumps, spikes = ([rows[of][what]["mean"] for of in shown] for what in ("jump", "spike"))
-    seen = [of for of in shown if is_seam(rows[of])]
+    shown = [order for order in dict.fromkeys(["original", name, reference]) if order in rows]
+    jumps, spikes = ([rows[order][what]["mean"] for order in shown] for what in ("jump", "spike"))
+    seen = [order for order in shown if is_seam(rows[order])]
     return [
         *sentences,
         f"At the seam of the epochs the loss jumps by {_listed(shown, jumps, '+.3f')}, and the gradient is "

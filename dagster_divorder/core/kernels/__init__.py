@@ -1,7 +1,7 @@
-"""Hot loops, compiled by numba; the only modules that import it when they are loaded. Slow twins: tests/twins.
+"""Hot loops, compiled by numba; only these modules import it on loading. Slow twins: tests/twins.
 
-Numba keeps what it has compiled beside a module, or below the home folder. Where it can write to neither, as in a
-read-only container or under a user without a home, it refuses to compile at all, so it is given a folder here.
+Numba keeps compiled functions beside a module, or below the home folder. If it can write to neither (a read-only
+container, a user without a home), it refuses to compile at all, so this module gives it a folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagster_divorder.caches import cache_folder
 
 
 def _finds_a_folder(file: str) -> bool:
-    """Whether numba finds a folder for the compiled functions of a module."""
+    """Whether numba finds a folder for a module's compiled functions."""
     scope: dict[str, Any] = {}
     exec(compile("def probe(): pass", file, "exec"), scope)
     try:
@@ -26,7 +26,7 @@ def _finds_a_folder(file: str) -> bool:
     return True
 
 
-# numba's own file stands for the packages beside it that compile functions too, such as umap-learn.
+# numba's own file stands for the packages beside it that also compile functions, such as umap-learn.
 if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
     folder = cache_folder() / "numba"
     if not folder.exists():
@@ -36,5 +36,5 @@ if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
             stacklevel=1,
         )
         folder.mkdir(parents=True, exist_ok=True)
-    # The variable is for worker processes; this one has read it already.
+    # The variable is for worker processes; this process has read it already.
     os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]

@@ -1,10 +1,9 @@
-"""Hot loops of `core.text.difficulty`: counting pairs of neighbours, and what a document's tokens cost under the
-counts.
+"""Hot loops of `core.text.difficulty`: count pairs of neighbours, and price a document's tokens under the counts.
 
 Letters: N documents, V vocabulary, T tokens, H buckets of pairs, a power of two.
-A pair (a, b) is counted in the bucket that is the top bits of (2^32 a + b) MULTIPLIER mod 2^64: Fibonacci hashing
-(Knuth, volume 3, 6.4). Guarantee: a document's value is summed from its own tokens, in their order. The GIL is
-released. Twins: tests/twins/difficulty.py.
+The top bits of (2^32 a + b) MULTIPLIER mod 2^64 are the bucket of a pair (a, b): Fibonacci hashing (Knuth, volume 3,
+6.4). Guarantee: a document's value is summed from its own tokens, in their order. The GIL is released. Twins:
+tests/twins/difficulty.py.
 """
 
 import numpy as np
@@ -20,14 +19,14 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 HALF = np.uint64(32)
 
 AT_ONCE = 8
-"""Factors between two logarithms, which take most of the time. None is below 2^-100, and 2^-800 is a float64 still."""
+"""Factors to one logarithm, which takes most of the time. No factor is below 2^-100, and float64 still holds 2^-800."""
 
 
 @njit(cache=True, nogil=True)
 def count(
     ids: Tokens, first: int, last: int, shift: np.uint64, by: int, tokens: Counts, pairs: Pairs
 ) -> None:
-    """Adds `by` to tokens (V,) for each of ids[first:last], and to pairs (H,) for each two neighbours there."""
+    """Adds `by` to tokens (V,) for each of ids[first:last], and to pairs (H,) for each pair of neighbours there."""
     for k in range(first, last):
         tokens[ids[k]] += by
         if k > first:
@@ -46,13 +45,13 @@ def mean_bits(
     shift: np.uint64,
     bits: Doubles,
 ) -> None:
-    """bits[d] = mean over the tokens b of document d of -log2 p(b | a), a the token before; NaN of no token.
+    """bits[d] = mean over the tokens b of document d of -log2 p(b | a), a the token before; NaN without tokens.
 
-    p(b | a) = min(1, (n_ab + prior p(b)) / (n_a + prior)) and p(b) = (n_b + 1/2) / (n + V/2), which is that of the
-    first token, where n are the counts of other documents and of what precedes in this one. Of the counts given, the
-    first counted[d] tokens are the document's own.
-    Reads ids (T,), starts (N + 1,), counted (N,); tokens (V,) and pairs (H,) change meanwhile, and are as they were
-    after it; writes bits (N,). O(T).
+    p(b | a) = min(1, (n_ab + prior p(b)) / (n_a + prior)) and p(b) = (n_b + 1/2) / (n + V/2); the first token has p(b).
+    The counts n cover other documents and the tokens before b in this one. The counts given include the document's own
+    first counted[d] tokens.
+    Reads ids (T,), starts (N + 1,), counted (N,); changes tokens (V,) and pairs (H,) and restores them; writes bits
+    (N,). O(T).
     """
     every = tokens.sum() + len(tokens) / 2
     for d in range(len(bits)):
@@ -76,6 +75,6 @@ def mean_bits(
                 total -= np.log2(product)
                 product = 1.0
         bits[d] = (total - np.log2(product)) / (last - first) if last > first else np.nan
-        # All of it has been added by now.
+        # The loop has added the whole document.
         count(ids, first, last, shift, -1, tokens, pairs)
         count(ids, first, first + counted[d], shift, 1, tokens, pairs)

@@ -1,4 +1,4 @@
-"""The hot loop of finding each cluster's nearest documents.
+"""The hot loop that finds each cluster's nearest documents.
 
 Letters: N documents, K clusters, m kept of each. Twin: tests/twins/members.py.
 """
@@ -17,8 +17,8 @@ def nearest_members(
 ) -> None:
     """members[k] = the documents of cluster k by rising (distance, tie), -1 after the last one.
 
-    Reads labels (N,), distances (N,), ties (N,), none of them twice in a cluster; documents of other labels than
-    [0, K) are left out. Writes members (K, m). O(N) and O(m) for each of the few that are nearer than all before.
+    Reads labels (N,), distances (N,), ties (N,), distinct within a cluster; documents with labels outside [0, K) are
+    left out. Writes members (K, m). O(N), and O(m) for each of the few documents that enter the list.
     """
     clusters, kept = members.shape
     members[:] = -1

@@ -1,7 +1,7 @@
-"""Hot loops over texts: shingles of words as 64-bit hashes, MinHash signatures, and how alike two texts are.
+"""Hot loops over texts: shingles of words as 64-bit hashes, MinHash signatures, and the similarity of two texts.
 
 Letters: n texts, P slots of a signature, B bands of a signature, H texts of a small set. Twin: tests/twins/minhash.py.
-Groups of texts are a forest in parent int64 (n,): a text that is its own parent is the root of a group, its first text.
+Groups of texts are a forest in parent int64 (n,): the root of a group is its first text, its own parent.
 """
 
 import numpy as np
@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 SEPARATOR, LETTER, ALONE = 0, 1, 2
 WORDS = 5
-"""Words of a shingle, as Lee et al. 2022 count them."""
+"""Words of a shingle, as in Lee et al. 2022."""
 
 _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-"""Of FNV-1a (Fowler, Noll and Vo)."""
+"""Constants of FNV-1a (Fowler, Noll and Vo)."""
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _kinds() -> NDArray[np.uint8]:
-    """What each code point is, uint8 (0x110000,). A table of its own, since that of Python's `str` follows Unicode from
-    version to version."""
+    """The kind of each code point, uint8 (0x110000,). Python's own tables would change with its Unicode version."""
     kinds = np.full(0x110000, LETTER, np.uint8)
     kinds[:0xC0] = SEPARATOR
     for first, last in ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)):
@@ -33,7 +32,7 @@ def _kinds() -> NDArray[np.uint8]:
         (0x20000, 0x3FFFF),
     ):
         kinds[first : last + 1] = ALONE
-    # Punctuation in general, more of it, of Han, and in forms that are small or wide.
+    # Punctuation: general, supplemental, of Han, in small and wide forms.
     for first, last in (
         (0x2000, 0x206F),
         (0x2E00, 0x2E7F),
@@ -53,7 +52,7 @@ KINDS = _kinds()
 
 @njit(cache=True, nogil=True)
 def mixed(value: np.uint64) -> np.uint64:
-    """A 64-bit number that every bit of another one decides: MurmurHash3's finaliser (Appleby)."""
+    """Mixes all bits of a 64-bit number into every bit: MurmurHash3's finaliser (Appleby)."""
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
     value ^= value >> np.uint64(33)
@@ -63,12 +62,12 @@ def mixed(value: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Hashes of every WORDS consecutive words of a text, uint64 (s,), in their order; of a shorter text one, of all its
-    words; of one without words one, of its bytes.
+    """Hashes of every WORDS consecutive words of a text, uint64 (s,), in order. A shorter text has one, of all its
+    words; a text without words has one, of its bytes.
 
     Reads data (bytes,), valid UTF-8, and kinds (0x110000,).
     """
-    found = np.empty(len(data) // 2 + 1, np.uint64)
+    hashes = np.empty(len(data) // 2 + 1, np.uint64)
     words = at = 0
     word, inside = _START, False
     while at < len(data):
@@ -80,7 +79,7 @@ def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.ui
         at += size
         kind = kinds[point]
         if kind != LETTER and inside:
-            found[words] = mixed(word)
+            hashes[words] = mixed(word)
             words += 1
             word, inside = _START, False
         if kind != SEPARATOR:
@@ -89,7 +88,7 @@ def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.ui
             word = (word ^ np.uint64(point)) * _PRIME
             inside = True
         if kind == ALONE:
-            found[words] = mixed(word)
+            hashes[words] = mixed(word)
             words += 1
             word, inside = _START, False
     if not inside and words == 0:
@@ -97,15 +96,15 @@ def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.ui
             word = (word ^ np.uint64(byte)) * _PRIME
         inside = True
     if inside:
-        found[words] = mixed(word)
+        hashes[words] = mixed(word)
         words += 1
     length = min(WORDS, words)
     for first in range(words - length + 1):
         shingle = np.uint64(length)
-        for one in found[first : first + length]:
-            shingle = mixed(shingle * _STEP + one)
-        found[first] = shingle
-    return found[: words - length + 1]
+        for word_hash in hashes[first : first + length]:
+            shingle = mixed(shingle * _STEP + word_hash)
+        hashes[first] = shingle
+    return hashes[: words - length + 1]
 
 
 @njit(cache=True, nogil=True)
@@ -115,9 +114,9 @@ def signatures(
     kinds: NDArray[np.uint8],
     signature: NDArray[np.uint32],
 ) -> None:
-    """signature[i, p] = the least of h_p over the shingles of text i: h_p(x) is the upper half of a_p x + b_p, a_p odd.
+    """signature[i, p] = the least h_p over the shingles of text i; h_p(x) is the upper half of a_p x + b_p, a_p odd.
 
-    Reads data, the texts end to end, and ends (n + 1,), where each begins, and the end. Writes signature (n, P).
+    Reads data, the texts end to end, and ends (n + 1,): text i is data[ends[i]:ends[i + 1]]. Writes signature (n, P).
     """
     slots = signature.shape[1]
     factors, terms = np.empty(slots, np.uint64), np.empty(slots, np.uint64)
@@ -136,17 +135,17 @@ def signatures(
 
 @njit(cache=True, nogil=True)
 def jaccard(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
-    """Share of the members of two sets that are in both; each rising, every member once, neither empty."""
-    both = here = there = 0
-    while here < len(one) and there < len(other):
-        if one[here] == other[there]:
+    """Jaccard similarity of two sets, each rising, without repeats, not empty."""
+    both = at_one = at_other = 0
+    while at_one < len(one) and at_other < len(other):
+        if one[at_one] == other[at_other]:
             both += 1
-            here += 1
-            there += 1
-        elif one[here] < other[there]:
-            here += 1
+            at_one += 1
+            at_other += 1
+        elif one[at_one] < other[at_other]:
+            at_one += 1
         else:
-            there += 1
+            at_other += 1
     return both / (len(one) + len(other) - both)
 
 
@@ -163,20 +162,20 @@ def nearest(
     sets: NDArray[np.uint64],
     set_ends: NDArray[np.int64],
     least: int,
-    found: NDArray[np.int64],
+    closest: NDArray[np.int64],
     similarity: NDArray[np.float64],
 ) -> None:
-    """found[i] = the one of H texts whose shingles are most similar to those of text i, by their Jaccard similarity,
-    of equally similar ones the first; -1 where no candidate is.
+    """closest[i] = the text of H with the largest Jaccard similarity of shingles to text i, the first of equal ones; -1
+    without a candidate.
 
     Candidates share a band with the text, and at least `least` slots. Reads data and ends (n + 1,), the texts, kinds
-    and signature (n, P); first and last (n, B): the places in of_key[b] (H,) of the candidates by band b; few (H, P),
-    the signatures of the H; sets and set_ends (H + 1,), their shingles, rising, each once. Writes found and similarity
-    (n,).
+    and signature (n, P); first and last (n, B): band b's candidates are of_key[b, first:last], of_key (B, H); few
+    (H, P), the signatures of the H; sets and set_ends (H + 1,), their shingles, rising, without repeats. Writes closest
+    and similarity (n,).
     """
     seen = np.full(len(few), -1, np.int64)
     for text in range(len(signature)):
-        found[text], similarity[text] = -1, 0.0
+        closest[text], similarity[text] = -1, 0.0
         own = np.empty(0, np.uint64)
         for band in range(first.shape[1]):
             for at in range(first[text, band], last[text, band]):
@@ -192,13 +191,13 @@ def nearest(
                 if len(own) == 0:
                     own = np.unique(shingles(data[ends[text] : ends[text + 1]], kinds))
                 alike = jaccard(own, sets[set_ends[other] : set_ends[other + 1]])
-                if alike > similarity[text] or (alike == similarity[text] and other < found[text]):
-                    found[text], similarity[text] = other, alike
+                if alike > similarity[text] or (alike == similarity[text] and other < closest[text]):
+                    closest[text], similarity[text] = other, alike
 
 
 @njit(cache=True, nogil=True)
 def root(parent: NDArray[np.int64], text: int) -> int:
-    """The first text of a text's group. Shortens its path in parent (n,)."""
+    """The first text of a text's group. Shortens the text's path in parent (n,)."""
     while parent[text] != text:
         parent[text] = parent[parent[text]]
         text = parent[text]
@@ -217,21 +216,20 @@ def bucket_pairs(
 ) -> NDArray[np.int64]:
     """Pairs of texts of a bucket with at least `least` equal slots, as first * n + second, int64 (Q,).
 
-    A text is held against the last `most` texts that stand for its bucket: in one of up to `most` texts every text
-    does, in a larger one those that have `sure` equal slots with none of these. Pairs with `sure` slots become one
-    group, and texts of a group are not held against each other.
-    Reads members, bucket b's texts, rising, in members[begins[b]:begins[b + 1]], and signature (n, P). Writes parent
-    (n,).
+    A text is compared with the last `most` representatives of its bucket. In a bucket of up to `most` texts every text
+    is one; in a larger bucket only texts with fewer than `sure` equal slots with all of these. Pairs with `sure` slots
+    become one group, and texts of a group are not compared with each other.
+    Reads members (bucket b's texts, rising: members[begins[b]:begins[b + 1]]) and signature (n, P). Writes parent (n,).
     """
-    found, pairs = np.empty(1024, np.int64), 0
+    codes, pairs = np.empty(1024, np.int64), 0
     kept = np.empty(most, np.int64)
     for bucket in range(len(begins) - 1):
         small, stand = begins[bucket + 1] - begins[bucket] <= most, 0
         for text in members[begins[bucket] : begins[bucket + 1]]:
             alone = True
             for other in kept[: min(stand, most)]:
-                here, there = root(parent, text), root(parent, other)
-                if here == there:
+                own_root, other_root = root(parent, text), root(parent, other)
+                if own_root == other_root:
                     alone = False
                     continue
                 equal = 0
@@ -239,17 +237,17 @@ def bucket_pairs(
                     equal += signature[text, slot] == signature[other, slot]
                 if equal < least:
                     continue
-                if pairs == len(found):
-                    found = np.concatenate((found, np.empty_like(found)))
-                found[pairs] = other * len(parent) + text
+                if pairs == len(codes):
+                    codes = np.concatenate((codes, np.empty_like(codes)))
+                codes[pairs] = other * len(parent) + text
                 pairs += 1
                 if equal >= sure:
-                    parent[max(here, there)] = min(here, there)
+                    parent[max(own_root, other_root)] = min(own_root, other_root)
                     alone = False
             if small or alone:
                 kept[stand % most] = text
                 stand += 1
-    return found[:pairs]
+    return codes[:pairs]
 
 
 @njit(cache=True, nogil=True)
@@ -261,19 +259,19 @@ def link(
     parent: NDArray[np.int64],
     similarity: NDArray[np.float64],
 ) -> None:
-    """Joins the groups of every pair that is as similar as `least`; similarity[i] = that of text i to the first text of
-    its group.
+    """Joins the groups of every pair at least as similar as `least`; similarity[i] = the similarity of text i to the
+    first text of its group.
 
-    Reads pairs (Q, 2), and the texts' shingles, each text's rising and once, at spans (n, 2) of sets. Writes parent and
+    Reads pairs (Q, 2), and each text's shingles, rising without repeats, at spans (n, 2) of sets. Writes parent and
     similarity (n,).
     """
     for pair in pairs:
-        here, there = root(parent, pair[0]), root(parent, pair[1])
-        if here == there:
+        own_root, other_root = root(parent, pair[0]), root(parent, pair[1])
+        if own_root == other_root:
             continue
         (begin, end), (begin_other, end_other) = spans[pair[0]], spans[pair[1]]
         if jaccard(sets[begin:end], sets[begin_other:end_other]) >= least:
-            parent[max(here, there)] = min(here, there)
+            parent[max(own_root, other_root)] = min(own_root, other_root)
     for text in range(len(parent)):
         first = root(parent, text)
         parent[text] = first

@@ -1,16 +1,15 @@
-"""Windows held against a mix that moves: the hot loop of `core.measure.moving`.
+"""Windows compared with a mix that moves: the hot loop of `core.measure.moving`.
 
 Letters: N documents in order, J trait values, K straight pieces of the mix, P windows.
 
-Algebra. Up to token t the mix wants of value j, with k the last segment that begins at or before t and x = t - at_k,
+Algebra. With k the last segment that begins at or before token t and x = t - at_k, the mix wants of value j up to t
 
     X_j(t) = reached_kj + x (share_kj + x drift_kj / 2)
 
-so of the window [a, b) it wants the share (X_j(b) - X_j(a)) / (b - a), and has n_j(a, b) / (b - a).
+so in the window [a, b) its share should be (X_j(b) - X_j(a)) / (b - a), and is n_j(a, b) / (b - a).
 
 Guarantee: counts n_j are int64; equal to the twin in `tests/twins/metrics.py`.
-Cost: O(N + P J) time, since every share of a mix that moves is another one in every window; O(J) memory beside the
-result. One thread.
+Cost: O(N + P J) time, since every window wants other shares; O(J) memory beside the result. One thread.
 """
 
 from typing import NamedTuple
@@ -23,9 +22,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Mix(NamedTuple):
-    """Shares that are linear between points of a stream. Segment k holds from token at[k] on (float64 (K,), rising):
-    reached, share, drift float64 (K, J), the tokens wanted before it, the share there, and its rise a token."""
+class MovingMix(NamedTuple):
+    """Shares that are linear between points of a stream. Segment k begins at token at[k] (float64 (K,), rising);
+    reached, share, drift float64 (K, J): the tokens wanted before it, the share there, and the share's rise a token."""
 
     at: Floats
     reached: Floats
@@ -35,11 +34,11 @@ class Mix(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def moving_deviations(
-    tokens: Ints, codes: NDArray[np.int32], mix: Mix, starts: Ints, ends: Ints
+    tokens: Ints, codes: NDArray[np.int32], mix: MovingMix, starts: Ints, ends: Ints
 ) -> tuple[Floats, Floats, Floats]:
     """worst, tv, l2: float64 (P,) each, of the windows [starts[i], ends[i]).
 
-    tokens int64 (N,) in order, codes int32 (N,) in [0, J); starts, ends int64 (P,), neither falls, starts[i] < ends[i].
+    tokens int64 (N,) in order, codes int32 (N,) in [0, J); starts, ends int64 (P,), never falling, starts[i] < ends[i].
     With the gap g_j of the module's two shares: worst = max_j |g_j|, tv = 1/2 sum_j |g_j|, l2^2 = sum_j g_j^2.
     """
     windows = starts.shape[0]
@@ -47,7 +46,7 @@ def moving_deviations(
     tv = np.empty(windows, np.float64)
     l2 = np.empty(windows, np.float64)
     inside = np.zeros(mix.share.shape[1], np.int64)
-    # Of both ends of the window: the document they are in, the token it ends before, and the segment of the mix.
+    # For both ends of the window: its document, the end of that document, and the segment of the mix.
     document = np.zeros(2, np.int64)
     after = np.zeros(2, np.int64)
     segment = np.zeros(2, np.int64)

@@ -6,26 +6,26 @@ in the same space, in the norm that weighs group g by w_g, with E_g = sum_{j in 
 
     <D, a> = sum_g w_g (sum_{j in g} D_j c_j - l_g E_g) = sum over the row's entries of w_g c_j (D_j - E_g),
 
-so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of
-the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and
-Q_g = sum tau_j^2. No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the
-caller, are further coordinates of every row.
+so an inner product with a centred row costs the row's stored entries. Deviations come from raw sums, T_j of the values
+and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and Q_g = sum tau_j^2.
+No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the caller, are further
+coordinates of every row.
 Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
 import numpy as np
 from numba import njit
 
-from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints, Rows
+from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints, SparseItems
 
-# Items whose rows are fetched together.
+# Rows fetched together.
 FETCHED = 64
 
 
 @njit(cache=True, nogil=True)
-def sign_pass(queue: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
-    """One reordering of the n items `queue` into `out`, int64 (n,) both. With D the signed sum of the rows so far, row
-    a gets + if <D, a> <= 0 within rounding, else -.
+def sign_pass(queue: Ints, rows: SparseItems, shares: Floats, out: Ints) -> int:
+    """Reorders the n items `queue` into `out`, int64 (n,) both. With D the signed sum of the rows so far, row a gets +
+    if <D, a> <= 0 within rounding, else -.
 
     + rows fill the result from the front, - rows from the back; returns the number of + rows. shares: tau, float64
     (J,). O(entries of the items + J).
@@ -41,7 +41,7 @@ def sign_pass(queue: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
     dense_sum = np.zeros(dims)
     largest = 0.0
     front, back = 0, queue.shape[0] - 1
-    # Rows of the next items side by side: fetched together, they wait for memory once, not one after the other.
+    # Rows of the next items side by side: fetched together, they wait for memory once.
     starts = np.empty(FETCHED + 1, np.int64)
     dense_of = np.empty((FETCHED, dims))
     value_of = np.empty(0, np.int32)

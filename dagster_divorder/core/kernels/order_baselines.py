@@ -12,24 +12,24 @@ Ints = NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
-    """Items 0..M-1 through a buffer of `size`, int64 (M,): draws (M,), in [0, 1), say which one leaves.
+    """Items 0..M-1 in the order they leave a buffer of `size`, int64 (M,). draws: (M,), in [0, 1), choose the item.
 
-    At step t item floor(draws[t] x items held) of the buffer leaves and the next one takes its slot; once none is left
-    to enter, the last one held does. O(M) time, O(size) scratch.
+    At step t slot floor(draws[t] x filled slots) is emptied and the next item takes it; when all items have entered,
+    the last filled slot's item does. O(M) time, O(size) scratch.
     """
-    held = np.arange(size)
+    slots = np.arange(size)
     out = np.empty(draws.shape[0], np.int64)
     coming = size
     filled = size
     for t in range(draws.shape[0]):
         i = int(draws[t] * filled)
-        out[t] = held[i]
+        out[t] = slots[i]
         if coming < draws.shape[0]:
-            held[i] = coming
+            slots[i] = coming
             coming += 1
         else:
             filled -= 1
-            held[i] = held[filled]
+            slots[i] = slots[filled]
     return out
 
 
@@ -37,9 +37,9 @@ def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
 def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
     """Positions in the queues, int64 (M,), in the order taken. Label k's queue is starts[k]:starts[k+1].
 
-    Per step, for each label whose queue is not empty, in float64:
-        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1),   the largest goes next
-    (of equal ones the first), with sums of `sizes` (int64, in queue order) as remaining and placed.
+    At every step the label of the largest deficit goes next (the first of equal ones), in float64, empty queues aside:
+        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1)
+    with sums of `sizes` (int64, in queue order) as remaining and placed.
     O(M K) time, O(K) scratch.
     """
     labels = starts.shape[0] - 1
@@ -71,13 +71,13 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
 
 
 # Runs 0..R-1 empty one by one. `below[r + 1]` leads to the nearest run at or below r that still has items, `above[r]`
-# to the nearest at or above it; both are union-find forests with path halving, near O(1) a search. The ends -1 and R
-# are always open.
+# to the nearest at or above r; both are union-find forests with path halving, near O(1) a search. The ends -1 and R
+# never empty.
 
 
 @njit(cache=True, nogil=True)
 def root(forest: Ints, node: int) -> int:
-    """The root above `node`. Writes `forest`: every other node on the way is hung up higher."""
+    """The root above `node`. Writes `forest`: shortens the path by halving."""
     while forest[node] != node:
         forest[node] = forest[forest[node]]
         node = forest[node]
@@ -86,7 +86,7 @@ def root(forest: Ints, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
-    """Position of the next item of run r, which loses it. Writes `head`; an emptied run leaves both forests."""
+    """Takes the next item of run r and returns its position. Writes `head`; an emptied run leaves both forests."""
     position = head[r]
     head[r] += 1
     if head[r] == first[r + 1]:
@@ -97,11 +97,12 @@ def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, bin_size: int) -> Ints:
-    """The order of `bin_packing`, int64 (M,). First four arguments: a `core.order.baselines.Runs`; none is written.
+    """The order of `bin_packing`, int64 (M,). First four arguments: `core.order.baselines.ItemRuns`, not written.
 
-    An empty bin takes the largest remaining item; an open one the largest that fits among the labels it lacks, else the
-    largest that fits at all, else it is closed. `cursor[k]` is label k's largest open run that fits the open bin (below
-    of_label[k]: none). Room only shrinks while a bin is open, so cursors only fall. O(M (K + log M)) time, O(M) memory.
+    An empty bin takes the largest remaining item. An open bin takes the largest fitting item of a label it lacks, else
+    the largest fitting item, else it closes. `cursor[k]` is label k's largest run with items that fits the open bin
+    (below of_label[k]: none). Room only shrinks while a bin is open, so cursors only fall. O(M (K + log M)) time, O(M)
+    memory.
     """
     runs = lengths.shape[0]
     labels = of_label.shape[0] - 1
@@ -158,8 +159,8 @@ MOST_TOKENS = 1 << 51
 def divide(a: int, b: int, total: int) -> tuple[int, int]:
     """Quotient and remainder of a b / total, for 0 <= a, b <= total < MOST_TOKENS.
 
-    The float64 quotient is below 2**51 and has two roundings of 2**-53 each, so it is off by a half at most, and the
-    whole number below it by one. The products wrap around 2**64; their difference, in [-total, 2 total), is exact.
+    The float64 quotient is below 2**51 and has two roundings of 2**-53 each, so its error is at most a half, and at
+    most one once rounded down. The products wrap around 2**64; their difference, in [-total, 2 total), is exact.
     """
     quotient = int(float(a) * float(b) / float(total))
     remainder = a * b - quotient * total
@@ -172,12 +173,12 @@ def divide(a: int, b: int, total: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def nearest_to_share(items: Ints, first: Ints, lengths: Ints, of_label: Ints) -> Ints:
-    """The order of `token_share_greedy`, int64 (M,). Arguments: a `core.order.baselines.Runs`, not written.
+    """The order of `token_share_greedy`, int64 (M,). Arguments: `core.order.baselines.ItemRuns`, not written.
 
-    With W all tokens, W_c those of label c, S and T_c those placed, an item of l tokens of label c strays by
-    |T_c + l - W_c (S + l) / W|: a whole number and a fraction of W, compared exactly. Without the bars it rises in l,
-    so a label's best item is the last below 0 or the first that is not. Where one label has all tokens every item
-    strays by 0 at every step, and items go as they come. Fewer than MOST_TOKENS tokens.
+    With W all tokens, W_c the tokens of label c, S and T_c the placed ones of both, an item of l tokens of label c
+    strays by |T_c + l - W_c (S + l) / W|: a whole number and a fraction of W, compared exactly. The signed value rises
+    in l, so a label's best item is the last below 0 or the first of 0 or more. If one label has all tokens, every item
+    strays by 0 at every step, and items go in input order. Fewer than MOST_TOKENS tokens.
     O(M K log R) time, O(M) memory.
     """
     runs = lengths.shape[0]

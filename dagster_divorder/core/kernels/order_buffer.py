@@ -1,9 +1,9 @@
-"""The balanced buffer: of the C items that it holds, the one goes that keeps the running mix nearest to its target.
+"""The balanced buffer: hands out the one of its C items that keeps the running mix nearest to its target.
 
 Letters: C slots, E entries an item at most, J trait values, G groups, D dense coordinates.
 
-An item a is a row of amounts c_j, with l_g their sum in group g. With r_j the share that is asked for, the row centred
-is a_j = c_j - r_j l_g, and the deviation of what is handed out is D <- keep D + a. A candidate scores
+An item a is a row of amounts c_j, with l_g their sum in group g. With r_j the asked share, the centred row is a_j = c_j
+- r_j l_g, and handing a out changes the deviation to D <- keep D + a. A candidate scores
 
     <D, a> + SELF_WEIGHT |a|^2 / 2
         = sum_j w_g c_j (D_j - sum_{i in g} D_i r_i) + SELF_WEIGHT / 2 sum_g w_g (sum_j c_j^2 - 2 l_g u_g + l_g^2 Q_g),
@@ -23,27 +23,27 @@ Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 SELF_WEIGHT = 0.5
-"""As in `balanced`: with 1 what is of one value only waits, with 0 it goes first."""
+"""As in `balanced`: with 1 items of a single value wait, with 0 they go first."""
 
 MOST_WAIT = 8
-"""An item that has waited until as many times C others went in front of it goes next."""
+"""An item goes next after this many times C others have gone before it."""
 
 MOST = 1.25
-"""Times its share in the buffer that a value is asked for at most: one that does not come any more has to last. 40,000
-items of 30 values, 1,024 held, mean distance of batches of 256 and worst of the last four, beside a shuffle buffer: in
+"""A value's asked share is at most this many times its share in the buffer, so that a value that comes no more lasts.
+40,000 items of 30 values, 1,024 slots, mean distance of batches of 256 and worst of the last four, (shuffle buffer): in
 random order 0.036 and 0.105 (0.118, 0.122), in blocks of 16 0.142 and 0.195 (0.188, 0.190), sorted 0.824 (0.819), from
 one mix to another 0.166 and 0.355 (0.206, 0.314). With 2: 0.036 and 0.201, 0.127 and 0.250, 0.832, 0.175 and 0.460."""
 
 ROUNDING = 1e-12
 
 NORM_CLASSES = 16
-"""Half octaves of a row's norm, a group of its own: what is large in some trait comes evenly."""
+"""Half octaves of a row's norm, a group of its own, so that items with one large trait come evenly."""
 
 
 class Slots(NamedTuple):
-    """What is held, in the first of the slots. number int64 (C,): which item, counted as they come. entries int32 (C,);
+    """The buffer's items, in its first slots. number int64 (C,): the item, counted on arrival. entries int32 (C,);
     value int32 and amount float64 (C, E): its row. lengths float64 (C, G); dense float64 (C, D). norm int32 (C,): the
-    trait value of its norm, -1 as long as that is unknown. single bool (C,): whether it has one value of each group."""
+    trait value of its norm, -1 while unknown. single bool (C,): whether it has at most one value of each group."""
 
     number: Ints
     entries: Codes
@@ -56,9 +56,9 @@ class Slots(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What has passed. deviation float64 (J,); dense float64 (D,); seen, held float64 (J,): what came, what is held;
-    norms float64 (2,): sum and number of the norms that were looked at; counts int64 (2,): items that came, that went.
-    """
+    """Running sums. deviation float64 (J,) and dense float64 (D,) of items handed out; seen, held float64 (J,): amounts
+    that came in, that are in the buffer; norms float64 (2,): sum and number of known norms; counts int64 (2,): items
+    that came in, that went out."""
 
     deviation: Floats
     dense: Floats
@@ -68,10 +68,10 @@ class Sums(NamedTuple):
     counts: Ints
 
 
-class Mix(NamedTuple):
-    """What is asked for. groups int32 (J,); weights float64 (G,); target float64 (J,), shares of a group that sum to 1,
-    NaN where they are those of all that came. norm: the first of the NORM_CLASSES values of the last group, -1 without
-    them. keep: what is left of a deviation after one more item. seed: of the order of equal items."""
+class BufferMix(NamedTuple):
+    """The target. groups int32 (J,); weights float64 (G,); target float64 (J,), shares of a group that sum to 1, NaN to
+    use the shares of all items that came. norm: the first of the NORM_CLASSES values of the last group, -1 without that
+    group. keep: the share of a deviation that remains after one more item. seed: orders equal items."""
 
     groups: Codes
     weights: Floats
@@ -97,15 +97,15 @@ def pass_through(
     indices: Codes,
     data: NDArray[np.generic],
     dense: NDArray[np.floating],
-    mix: Mix,
+    mix: BufferMix,
     slots: Slots,
     sums: Sums,
     ended: bool,
     out: Ints,
 ) -> int:
-    """Let the items `queue`, int64 (n,), rows of a CSR matrix and of dense (M, D), come in. Each time that no slot is
-    free one goes out; once all are in, and `ended`, what is held goes out too. Writes the numbers of those that go,
-    counted as they came, into out, int64 (n + C,), and returns how many they are.
+    """Passes the items `queue`, int64 (n,), rows of a CSR matrix and of dense (M, D), through the buffer. Whenever no
+    slot is free one item goes out; after the last item, if `ended`, the buffer empties. Writes the numbers of the items
+    that go, counted on arrival, into out, int64 (n + C,), and returns how many went.
 
     O(J + C E) an item.
     """
@@ -113,11 +113,11 @@ def pass_through(
     n_groups = mix.weights.shape[0]
     n_values = mix.groups.shape[0]
     seen_of = np.zeros(n_groups)
-    held_of = np.zeros(n_groups)
+    in_buffer = np.zeros(n_groups)
     for j in range(n_values):
         seen_of[mix.groups[j]] += sums.seen[j]
-        held_of[mix.groups[j]] += sums.held[j]
-    held = sums.counts[0] - sums.counts[1]
+        in_buffer[mix.groups[j]] += sums.held[j]
+    filled = sums.counts[0] - sums.counts[1]
     shares = np.empty(n_values)
     pull = np.empty(n_values)
     own = np.empty(n_values)
@@ -125,26 +125,28 @@ def pass_through(
     squares = np.empty(n_groups)
     coming = going = 0
     while True:
-        while held < capacity and coming < queue.shape[0]:
-            _take_in(queue[coming], held, indptr, indices, data, dense, mix, slots, sums, seen_of, held_of)
+        while filled < capacity and coming < queue.shape[0]:
+            _take_in(
+                queue[coming], filled, indptr, indices, data, dense, mix, slots, sums, seen_of, in_buffer
+            )
             coming += 1
-            held += 1
-        draining = held < capacity
-        if held == 0 or (draining and not ended):
+            filled += 1
+        draining = filled < capacity
+        if filled == 0 or (draining and not ended):
             return going
 
-        # At the end the buffer's own mix is all that is left.
-        _ask(1.0 if draining else MOST, mix, sums, seen_of, held_of, shares)
+        # At the end only the buffer's own mix remains.
+        _ask(1.0 if draining else MOST, mix, sums, seen_of, in_buffer, shares)
         mean.fill(0.0)
         squares.fill(0.0)
         for j in range(n_values):
             mean[mix.groups[j]] += sums.deviation[j] * shares[j]
             squares[mix.groups[j]] += shares[j] * shares[j]
         if mix.norm >= 0:
-            _add_norms(held, mix, slots, sums, shares, squares, seen_of, held_of)
+            _add_norms(filled, mix, slots, sums, shares, squares, seen_of, in_buffer)
 
         best = 0
-        for slot in range(1, held):
+        for slot in range(1, filled):
             if slots.number[slot] < slots.number[best]:
                 best = slot
         has_waited = sums.counts[1] >= slots.number[best] + MOST_WAIT * capacity
@@ -153,13 +155,13 @@ def pass_through(
                 g = mix.groups[j]
                 pull[j] = mix.weights[g] * (sums.deviation[j] - mean[g])
                 own[j] = SELF_WEIGHT * mix.weights[g] * (0.5 + 0.5 * squares[g] - shares[j])
-            best = _least(held, mix, slots, sums, shares, squares, pull, own)
+            best = _least(filled, mix, slots, sums, shares, squares, pull, own)
         out[going] = slots.number[best]
         going += 1
-        _hand_out(best, mix, slots, sums, shares, held_of)
-        held -= 1
-        if best < held:
-            _move(slots, held, best)
+        _hand_out(best, mix, slots, sums, shares, in_buffer)
+        filled -= 1
+        if best < filled:
+            _move(slots, filled, best)
 
 
 @njit(cache=True, nogil=True)
@@ -170,13 +172,13 @@ def _take_in(
     indices: Codes,
     data: NDArray[np.generic],
     dense: NDArray[np.floating],
-    mix: Mix,
+    mix: BufferMix,
     slots: Slots,
     sums: Sums,
     seen_of: Floats,
-    held_of: Floats,
+    in_buffer: Floats,
 ) -> None:
-    """Copies the row of an item into a slot, and adds it to what came and what is held."""
+    """Copies the row of an item into a slot, and adds it to the sums."""
     slots.number[slot] = sums.counts[0]
     sums.counts[0] += 1
     slots.norm[slot] = -1
@@ -196,17 +198,17 @@ def _take_in(
         sums.seen[j] += amount
         sums.held[j] += amount
         seen_of[mix.groups[j]] += amount
-        held_of[mix.groups[j]] += amount
+        in_buffer[mix.groups[j]] += amount
     slots.single[slot] = single
     for d in range(slots.dense.shape[1]):
         slots.dense[slot, d] = dense[item, d]
 
 
-# Inlined, as `_hand_out` is: calls at every item cost 8 % of the time.
+# Inlined, like `_hand_out`: calls at every item cost 8 % of the time.
 @njit(cache=True, nogil=True, inline="always")
 def _least(
-    held: int,
-    mix: Mix,
+    filled: int,
+    mix: BufferMix,
     slots: Slots,
     sums: Sums,
     shares: Floats,
@@ -214,11 +216,11 @@ def _least(
     pull: Floats,
     own: Floats,
 ) -> int:
-    """The slot with the least score; of equal ones the one that is drawn first."""
+    """The slot with the least score; of equal ones the first by lot."""
     best = 0
     least = np.inf
     lot = np.uint64(0)
-    for slot in range(held):
+    for slot in range(filled):
         score = 0.0
         for k in range(slots.entries[slot]):
             j = slots.value[slot, k]
@@ -237,8 +239,8 @@ def _least(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _hand_out(slot: int, mix: Mix, slots: Slots, sums: Sums, shares: Floats, held_of: Floats) -> None:
-    """Adds the item of a slot to what has passed, and takes it out of what is held."""
+def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Floats, in_buffer: Floats) -> None:
+    """Adds the item of a slot to the deviation, and takes it out of the buffer's sums."""
     sums.counts[1] += 1
     for j in range(mix.groups.shape[0]):
         change = shares[j] * slots.lengths[slot, mix.groups[j]]
@@ -247,24 +249,24 @@ def _hand_out(slot: int, mix: Mix, slots: Slots, sums: Sums, shares: Floats, hel
         j = slots.value[slot, k]
         sums.deviation[j] += slots.amount[slot, k]
         sums.held[j] -= slots.amount[slot, k]
-        held_of[mix.groups[j]] -= slots.amount[slot, k]
+        in_buffer[mix.groups[j]] -= slots.amount[slot, k]
     for d in range(slots.dense.shape[1]):
         sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[slot, d]
 
 
 @njit(cache=True, nogil=True)
-def _ask(most: float, mix: Mix, sums: Sums, seen_of: Floats, held_of: Floats, shares: Floats) -> None:
-    """Write the shares that are asked for: the target's, but none above `most` times its share of what is held. The
-    values that are held beyond that share out what is left."""
-    asked = np.zeros(held_of.shape[0])
-    room = np.zeros(held_of.shape[0])
+def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Floats, shares: Floats) -> None:
+    """Writes the asked shares: the target's, but none above `most` times the value's share in the buffer. Values with
+    more than their target in the buffer share the rest."""
+    asked = np.zeros(in_buffer.shape[0])
+    room = np.zeros(in_buffer.shape[0])
     for again in range(2):
         for j in range(shares.shape[0]):
             g = mix.groups[j]
             share = mix.target[j]
             if np.isnan(share):
                 share = sums.seen[j] / seen_of[g] if seen_of[g] > 0.0 else 0.0
-            at_most = most * sums.held[j] / held_of[g] if held_of[g] > 0.0 else share
+            at_most = most * sums.held[j] / in_buffer[g] if in_buffer[g] > 0.0 else share
             beyond = max(at_most - share, 0.0)
             if again == 0:
                 shares[j] = min(share, at_most)
@@ -276,7 +278,7 @@ def _ask(most: float, mix: Mix, sums: Sums, seen_of: Floats, held_of: Floats, sh
 
 @njit(cache=True, nogil=True)
 def _move(slots: Slots, source: int, to: int) -> None:
-    """What is in one slot into another one."""
+    """Copies one slot into another."""
     slots.number[to] = slots.number[source]
     slots.entries[to] = slots.entries[source]
     slots.norm[to] = slots.norm[source]
@@ -289,8 +291,8 @@ def _move(slots: Slots, source: int, to: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _between(slot: int, mix: Mix, slots: Slots, shares: Floats, squares: Floats) -> float:
-    """What SELF_WEIGHT |a|^2 / 2 has beyond its values taken one by one: the products of two values of a group."""
+def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: Floats) -> float:
+    """The part of SELF_WEIGHT |a|^2 / 2 from products of two values of a group."""
     beyond = 0.0
     for g in range(mix.weights.shape[0]):
         beyond += 0.5 * mix.weights[g] * slots.lengths[slot, g] ** 2 * squares[g]
@@ -305,20 +307,20 @@ def _between(slot: int, mix: Mix, slots: Slots, shares: Floats, squares: Floats)
 
 @njit(cache=True, nogil=True)
 def _add_norms(
-    held: int,
-    mix: Mix,
+    filled: int,
+    mix: BufferMix,
     slots: Slots,
     sums: Sums,
     shares: Floats,
     squares: Floats,
     seen_of: Floats,
-    held_of: Floats,
+    in_buffer: Floats,
 ) -> None:
-    """Give the items that have come since the last call one more entry: the class of their norm, as much as a mean item
-    of group 0."""
+    """Gives items that came since the last call one more entry: the class of their norm, with the amount of a mean item
+    in group 0."""
     group = mix.weights.shape[0] - 1
     unit = seen_of[0] / sums.counts[0]
-    for slot in range(held):
+    for slot in range(filled):
         if slots.norm[slot] >= 0:
             continue
         square = whole = 0.0
@@ -330,13 +332,13 @@ def _add_norms(
             amount = slots.amount[slot, k]
             square += mix.weights[g] * amount * (amount - 2.0 * slots.lengths[slot, g] * shares[j])
             whole += mix.weights[g] * amount * amount
-        # A row that is the mix itself has no norm but for rounding.
+        # The norm of a row equal to the mix is rounding alone.
         norm = np.sqrt(square) if square > ROUNDING * whole else 0.0
         sums.norms[0] += norm
         sums.norms[1] += 1.0
         slots.amount[slot, slots.entries[slot]] = norm
     average = sums.norms[0] / sums.norms[1]
-    for slot in range(held):
+    for slot in range(filled):
         if slots.norm[slot] >= 0:
             continue
         last = slots.entries[slot]
@@ -351,4 +353,4 @@ def _add_norms(
         for sum_ in (sums.seen, sums.held):
             sum_[mix.norm + number] += unit
         seen_of[group] += unit
-        held_of[group] += unit
+        in_buffer[group] += unit

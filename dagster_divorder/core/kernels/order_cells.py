@@ -1,28 +1,33 @@
-"""Moving items between the cells of an order until every prefix that ends with a cell is near what it is to hold.
+"""Moves items between the cells of an order until every prefix that ends with a cell is near its wanted totals.
 
 Letters: M items, J trait values, D coordinates, C cells.
 
-E_jq is what the cells up to q hold of value j beyond what they are to hold, F = sum_q sum_j w_j E_jq^2, and a
-coordinate is like a value of weight 1. An item c that moves from cell o to a later one, p, is missing from E_q for
-o <= q < p, so that F changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); to an earlier one, p, it changes by
-sum_{p <= q < o} (|c|^2 + 2 <E_q, c>).
+E_jq is the excess of value j in the cells up to q over their wanted total, and F = sum_q sum_j w_j E_jq^2; a coordinate
+counts like a value of weight 1. If item c moves from cell o to a later cell p, it leaves E_q for o <= q < p, so F
+changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); if p is earlier, F changes by sum_{p <= q < o} (|c|^2 + 2 <E_q, c>).
 """
 
 import numpy as np
 from numba import njit
 
-from dagster_divorder.core.kernels.order_greedy import Floats, Ints, Rows
+from dagster_divorder.core.kernels.order_greedy import Floats, Ints, SparseItems
 
 
 @njit(cache=True, nogil=True)
 def move_to_mix(
-    queue: Ints, cell: Ints, ranges: Ints, rows: Rows, beyond: Floats, dense_beyond: Floats, rounds: int
+    queue: Ints,
+    cell: Ints,
+    ranges: Ints,
+    rows: SparseItems,
+    beyond: Floats,
+    dense_beyond: Floats,
+    rounds: int,
 ) -> None:
-    """Each item of `queue` in turn goes where F is least, and stays if that is where it is; so `rounds` times.
+    """Moves each item of `queue` in turn to the cell of the least F, `rounds` times.
 
-    cell int64 (M,), where each item is, and E, beyond float64 (J, C) and dense_beyond float64 (D, C), are kept up.
+    Updates cell int64 (M,), each item's cell, and E: beyond float64 (J, C) and dense_beyond float64 (D, C).
     ranges int64 (M, 2): the first cell that an item may be in, and the one after the last.
-    O(rounds (entries + M D) C) time, of the C those in range.
+    O(rounds (entries + M D) C) time, with C the cells in range.
     """
     indptr, indices, data, groups, weights, dense = rows
     product = np.empty(beyond.shape[1])

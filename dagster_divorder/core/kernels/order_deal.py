@@ -1,4 +1,4 @@
-"""Dealing documents to shards that are read one after another, so that the corpus's mix is kept wherever one ends.
+"""Deals documents to shards that are read one after another, such that every prefix of shards keeps the corpus's mix.
 
 Letters: R documents to deal, N documents, T traits, J trait values over all traits and one more, P shards.
 
@@ -11,8 +11,8 @@ B_pq = [p <= q] - (q + 1) / P. So F = sum_j w_j sum_q (D_jq^2 + unit^2 documents
 
     l^2 M_pp + 2 l sum_j w_j sum_r M_pr T_jr,  M_pr = sum_q B_pq B_rq = s_p + s_r + c - max(p, r),
 
-s_p = p (p + 1) / 2P, c = (P + 1) (2P + 1) / 6P - 1, and the documents' terms. `held` keeps sum_r M_pr T_jr for every j
-and p; the last value is all documents', so that shards get equally much.
+s_p = p (p + 1) / 2P, c = (P + 1) (2P + 1) / 6P - 1, and the documents' terms. `excess` keeps sum_r M_pr T_jr for every
+j and p; every document has the last value, so that shards get equal amounts.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ def deal_to_shards(
     codes: NDArray[np.int32],
     weights: Floats,
     document_weight: float,
-    held: Floats,
-    held_documents: Floats,
+    excess: Floats,
+    excess_documents: Floats,
     room: NDArray[np.int64],
 ) -> NDArray[np.int16]:
-    """The shard of every document, int16 (N,), 0 for one that is not in the queue: where F then is least, and there is
-    room; of equal shards the first.
+    """The shard of every document, int16 (N,): the shard with room and the least F, the first of equal ones; 0 for
+    documents outside the queue.
 
-    queue uint32 (R,): documents, in the order in which they are dealt. text int (R,): equal for successive ones that
-    are copies of one text; the k-th of r is floor(k P / r) shards behind the first, the last shard before the first one
-    again, as long as there is room in all of these.
+    queue uint32 (R,): documents, in the order they are dealt. text int (R,): equal for successive copies of one text;
+    the k-th of r copies goes floor(k P / r) shards after the first, cyclically, if all these shards have room.
     tokens int64 (N,); codes int32 (T, N), a trait's value as a number among all J.
     weights float64 (J,), of the values; document_weight: of a document squared, over that of a token squared.
-    held, held_documents float64 (J, P), of what is dealt already; both are added to. room int64 (P,): documents that go
-    into each shard, R at least in all; it is taken from.
+    excess, excess_documents float64 (J, P), of documents dealt before; both are updated. room int64 (P,): documents
+    that each shard still takes, at least R in all; updated.
     O(R T P) time.
     """
     shards = room.shape[0]
@@ -62,7 +61,7 @@ def deal_to_shards(
         products[p] = seam_products(shards, p)
     own, score = np.empty(shards), np.empty(shards)
     out = np.zeros(tokens.shape[0], np.int16)
-    everything = held.shape[0] - 1
+    everything = excess.shape[0] - 1
     at = 0
     while at < queue.shape[0]:
         copies = 1
@@ -82,7 +81,7 @@ def deal_to_shards(
                     value = everything if t == codes.shape[0] else codes[t, document]
                     by_token, by_document = weights[value] * length, weights[value] * document_weight
                     weight += weights[value]
-                    in_tokens, in_documents = held[value], held_documents[value]
+                    in_tokens, in_documents = excess[value], excess_documents[value]
                     for p in range(shards):
                         own[p] += by_token * in_tokens[p] + by_document * in_documents[p]
                 square = weight * (length * length + document_weight)
@@ -105,7 +104,7 @@ def deal_to_shards(
             length = float(tokens[document])
             for t in range(codes.shape[0] + 1):
                 value = everything if t == codes.shape[0] else codes[t, document]
-                in_tokens, in_documents = held[value], held_documents[value]
+                in_tokens, in_documents = excess[value], excess_documents[value]
                 for p in range(shards):
                     in_tokens[p] += length * products[shard, p]
                     in_documents[p] += products[shard, p]

@@ -2,28 +2,28 @@
 with a pool as large as the problem.
 
 Letters: M items, J trait values, G groups, C candidates, P segments of the path. The row of an item has c_j for trait
-value j; l_g is its sum in group g, g(j) the group of j, w_g its weight. T_j and S_g are what is placed, X_j what the
-path asks for by then, sigma_j the share it asks for at this point. With a_j = c_j - sigma_j l_g and D_j = T_j - X_j
-the deviation once the item is placed is |D + a|^2 in the norm that weighs group g by w_g. |D|^2 is common to all
-candidates, so a candidate scores
+value j; l_g is its sum in group g, g(j) the group of j, w_g its weight. T_j and S_g are the placed totals, X_j the
+path's total at this point, sigma_j its share there. With a_j = c_j - sigma_j l_g and D_j = T_j - X_j the deviation
+after placing the item is |D + a|^2 in the norm that weighs group g by w_g. |D|^2 is common to all candidates, so a
+candidate scores
 
     <D, a> + self_weight |a|^2 / 2 = base - sum_g w_g (alpha_g u_g + E_g l_g),
     u_g = sum_{j in g} c_j A_j,    E_g = sum_{j in g} D_j sigma_j,
     base = sum_j w_g c_j (T_j - K_j) + self_weight sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
 
-where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is what group g received since the segment
-began. Placing an item changes T in its own trait values only, so `base` is kept up for the candidates that share one;
-the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. Where the share
+where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is the amount that group g received since the
+segment began. Placing an item changes T in its own trait values only, so `base` changes for the candidates that share
+one; the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. If the share
 moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since the segment began, so
 
     X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
 
-rho_g being group g's growth by token of group 0: the integral of sigma, plus sigma for what the group received beyond
-its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row, signed and
-centred by the caller, are features as they are, and the sums of those placed are their factors.
+with rho_g group g's growth by token of group 0: the integral of sigma, plus sigma times the amount that the group
+received beyond its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row,
+signed and centred by the caller, are features themselves; their factors are the placed sums.
 
 Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
-equal length have one feature, however many groups. Deviations are taken from raw sums; no difference is accumulated, so
+equal length have one feature for any number of groups. Deviations come from raw sums; no difference is accumulated, so
 none drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
 """
 
@@ -37,17 +37,17 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-# Differences below this share of the terms they come from are rounding: a tie.
+# A difference below this share of its terms is rounding: a tie.
 ROUNDING = 1e-13
-# Candidates scored side by side: their running minima stay in the nearest cache.
+# Candidates scored side by side: their running minima stay in the first-level cache.
 BLOCK = 256
-# The pool is topped up, and gaps in it closed, when one of so many parts of it is gone.
+# The pool closes its gaps and is topped up when one of this many parts is gone.
 REFILL_PARTS = 4
 
 
-class Rows(NamedTuple):
+class SparseItems(NamedTuple):
     """Items: indptr int64 (M+1,); indices int32, data int32, int64 or float64 (nnz,); groups int32 (J,); weights
-    float64 (G,); dense float32 (M, D), signed coordinates of which every prefix is to sum to nearly nothing."""
+    float64 (G,); dense float32 (M, D), signed coordinates whose prefix sums should stay near zero."""
 
     indptr: Ints
     indices: Codes
@@ -58,8 +58,8 @@ class Rows(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What the totals are to follow. Segment k holds from at[k] tokens of group 0 on (float64 (P,), rising): reached
-    K, share A, drift B float64 (P, J); passed float64 (P, G), the groups' totals there; growth rho float64 (P, G)."""
+    """The path of the totals. Segment k begins at at[k] tokens of group 0 (float64 (P,), rising): reached K, share A,
+    drift B float64 (P, J); passed float64 (P, G), the groups' totals there; growth rho float64 (P, G)."""
 
     at: Floats
     reached: Floats
@@ -71,9 +71,9 @@ class Path(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: float) -> Floats:
-    """theta, float64 (n,): tokens of group 0 after which the max(placed_j, X_j(theta)) sum to each of `sums`. By
-    bisection from 0 to `most`, since they rise with theta. path, placed: of the trait values of one group alone."""
-    found = np.empty_like(sums)
+    """theta, float64 (n,): the tokens of group 0 at which sum_j max(placed_j, X_j(theta)) reaches each of `sums`. By
+    bisection from 0 to `most`, since the sum rises with theta. path, placed: the trait values of one group."""
+    theta = np.empty_like(sums)
     for at in range(len(sums)):
         low, high = 0.0, most
         for _ in range(60):
@@ -82,7 +82,7 @@ def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: f
             x = middle - path.at[segment]
             grown = path.growth[segment, group] * x
             total = 0.0
-            # Summed value by value, whatever their number: its order decides the last bits.
+            # Summed value by value: the order of summation decides the last bits.
             for j in range(len(placed)):
                 share = path.share[segment, j] + 0.5 * x * path.drift[segment, j]
                 total += max(placed[j], path.reached[segment, j] + grown * share)
@@ -90,29 +90,29 @@ def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: f
                 high = middle
             else:
                 low = middle
-        found[at] = high
-    return found
+        theta[at] = high
+    return theta
 
 
 class Classes(NamedTuple):
-    """Groups of proportional lengths: of int64 (G,), the class of each group; ratio float64 (G,), its lengths over
-    those of the first of its class; varies bool (classes,), whether lengths differ between items."""
+    """Groups of proportional lengths: group_class int64 (G,); ratio float64 (G,), a group's lengths over the lengths of
+    its class's first group; varies bool (classes,), whether lengths differ between items."""
 
-    of: Ints
+    group_class: Ints
     ratio: Floats
     varies: NDArray[np.bool_]
 
 
 @njit(cache=True, nogil=True)
-def _compare_lengths(rows: Rows, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether lengths differ between items, bool (G,). Reads `like`, bool (G, G), below its diagonal, and takes out of
-    it the pairs of groups that some item holds in other proportions than the whole, float64 (G,)."""
+def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether lengths differ between items, bool (G,). Clears in `like`, bool (G, G), below its diagonal, the pairs of
+    groups that an item holds in other proportions than the whole, float64 (G,)."""
     indptr, indices, data, groups, weights, _ = rows
     n_groups = weights.shape[0]
     varies = np.zeros(n_groups, np.bool_)
     first = np.zeros(n_groups)
     length = np.empty(n_groups)
-    # Pairs that are alike so far: most go at the first items.
+    # Pairs alike so far: most go at the first items.
     pairs = np.argwhere(like)
     pairs = pairs[pairs[:, 0] > pairs[:, 1]]
     left = pairs.shape[0]
@@ -136,9 +136,9 @@ def _compare_lengths(rows: Rows, whole: Floats, like: NDArray[np.bool_]) -> NDAr
     return varies
 
 
-def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
-    """By exact comparison of all items' lengths, and of the totals placed, with the totals of the whole, float64 (J,)
-    both. Where a group of the whole has none, every group is a class of its own. O(nnz + M (G + pairs of a class))."""
+def classes_of(rows: SparseItems, placed: Floats, whole: Floats) -> Classes:
+    """Classes by exact comparison of all items' lengths, and of the placed totals, with the whole's, float64 (J,) both.
+    If a group of the whole is empty, every group is a class of its own. O(nnz + M (G + pairs of a class))."""
     n_groups = len(rows.weights)
     placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
     whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
@@ -148,14 +148,14 @@ def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
     lead = np.arange(n_groups)
     for g in range(n_groups):
         lead[g] = next((h for h in range(g) if lead[h] == h and like[g, h]), g)
-    leads, of = np.unique(lead, return_inverse=True)
+    leads, group_class = np.unique(lead, return_inverse=True)
     ratio = np.divide(whole, whole[lead], out=np.ones(n_groups), where=lead != np.arange(n_groups))
-    return Classes(of, ratio, varies[leads])
+    return Classes(group_class, ratio, varies[leads])
 
 
 @njit(cache=True, nogil=True)
-def totals_of(items: Ints, rows: Rows) -> Floats:
-    """Sum of the rows of some items, float64 (J,). O(their entries)."""
+def totals_of(items: Ints, rows: SparseItems) -> Floats:
+    """Sum of the items' rows, float64 (J,). O(their entries)."""
     sums = np.zeros(rows.groups.shape[0])
     for item in items:
         for k in range(rows.indptr[item], rows.indptr[item + 1]):
@@ -165,12 +165,12 @@ def totals_of(items: Ints, rows: Rows) -> Floats:
 
 @njit(cache=True, nogil=True)
 def choose(base: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
-    """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; of scores that are equal within
-    `rounding` the first.
+    """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; the first of scores equal within
+    `rounding`.
 
-    Slots are those of the first `blocks` blocks of BLOCK; free ones have base = inf. A single running minimum would
-    wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or an even number of
-    features. O(slots features).
+    Reads the first `blocks` blocks of BLOCK slots; free slots have base = inf. A single running minimum would wait for
+    itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or an even number of features.
+    O(slots features).
     """
     lane = np.full(BLOCK, np.inf)
     score = np.empty(BLOCK)
@@ -208,7 +208,7 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
         for c in range(BLOCK):
             value = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
             lane[c] = value if value < lane[c] else lane[c]
-    # The least of all lanes, by halves: one after the other would wait for itself again.
+    # The least of all lanes, by halves, which need not wait for each other.
     width = BLOCK
     score[:] = lane
     while width > 1:
@@ -229,9 +229,9 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
 
 
 class Layout(NamedTuple):
-    """Where the features of each class are kept, int64 (classes,), -1 where they are the same for all candidates: u;
-    length, that of l; v, the first of three. dense: the first of the dense coordinates. features: how many there are.
-    moving: whether the share moves."""
+    """Rows of the features of each class, int64 (classes,), -1 for a feature that all candidates share: u; length, of
+    l; v, the first of three. dense: the first row of the dense coordinates. features: how many. moving: whether the
+    share moves."""
 
     u: Ints
     length: Ints
@@ -259,16 +259,16 @@ def _lay_out(classes: Classes, moving: bool, dims: int) -> Layout:
             count += 3
     at_dense = count
     count += dims
-    # `choose` takes 1 or an even number; what is left stays 0.
+    # `choose` takes 1 or an even number; a spare feature stays 0.
     if count > 1:
         count += count % 2
     return Layout(at_u, at_l, at_v, at_dense, count, moving)
 
 
 class Placed(NamedTuple):
-    """What is placed: t float64 (J,), s float64 (G,), dense float64 (D,). products float64 (5, G): over the values of
-    each group, of a = share, b = drift and t = T - K, the sums of aa, ab, bb, ta and tb. largest float64 (1,): the
-    largest |T - K|."""
+    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). products float64 (5, G): a group's sums of aa,
+    ab, bb, ta and tb over its values, with a = share, b = drift and t = T - K. largest float64 (1,): the largest
+    |T - K|."""
 
     t: Floats
     s: Floats
@@ -278,8 +278,8 @@ class Placed(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The pool by slot: item int64 (slots,), base float64 (slots,), inf where a slot is free, features float64
-    (features, slots). column int64 (J + 1,): the entries of trait value j are those of [column[j], column[j + 1])."""
+    """The pool by slot: item int64 (slots,), base float64 (slots,), inf in free slots, features float64 (features,
+    slots). column int64 (J + 1,): the entries of trait value j are [column[j], column[j + 1])."""
 
     item: Ints
     base: Floats
@@ -291,8 +291,8 @@ class Candidates(NamedTuple):
 def _close_gaps(
     pool: Candidates, filled: int, queue: Ints, coming: int, size: int, part: int
 ) -> tuple[int, int]:
-    """Moves the candidates to the first slots, and takes more from queue[coming:] where `part` of `size` slots are
-    free. Returns how many slots are filled and how much of the queue is taken."""
+    """Moves the candidates to the first slots, and takes more from queue[coming:] if `part` of `size` slots are free.
+    Returns the number of filled slots and of items taken from the queue."""
     kept = 0
     for c in range(filled):
         if pool.base[c] != np.inf:
@@ -311,7 +311,7 @@ def _close_gaps(
 
 @njit(cache=True, nogil=True)
 def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> None:
-    """The products over each group's values, by the shares of this segment."""
+    """Sets the products of each group by the shares of this segment."""
     share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
     products = placed.products
     products.fill(0.0)
@@ -329,7 +329,7 @@ def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> N
 
 
 @njit(cache=True, nogil=True)
-def _count_entries(rows: Rows, pool: Candidates, filled: int) -> int:
+def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
     """Sets pool.column[j] to the end of the entries of trait value j; returns the number of all entries."""
     column = pool.column
     column.fill(0)
@@ -346,7 +346,7 @@ def _count_entries(rows: Rows, pool: Candidates, filled: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _describe(
-    rows: Rows,
+    rows: SparseItems,
     path: Path,
     segment: int,
     classes: Classes,
@@ -359,7 +359,7 @@ def _describe(
     entry_slot: Codes,
     entry_value: Floats,
 ) -> float:
-    """Base and features of every candidate, and their entries by trait value. Returns the largest length of a row."""
+    """Sets base, features and entries by trait value of every candidate. Returns the largest length of a row."""
     indptr, indices, data, groups, weights, dense = rows
     share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
     n_groups = weights.shape[0]
@@ -390,7 +390,7 @@ def _describe(
         for f in range(layout.features):
             features[f, c] = 0.0
         for g in range(n_groups):
-            q = classes.of[g]
+            q = classes.group_class[g]
             factor = weights[g] * classes.ratio[g]
             features[layout.u[q], c] += factor * row_u[g]
             if layout.moving:
@@ -424,13 +424,13 @@ def _set_factors(
     self_weight: float,
     factors: Floats,
 ) -> None:
-    """Factors of the features at this step: of u -alpha_g, of l -E_g, of v -beta_g."""
+    """Sets the factors of the features at this step: u has -alpha_g, l has -E_g, v has -beta_g."""
     aa, ab, bb = placed.products[0], placed.products[1], placed.products[2]
     ta, tb = placed.products[3], placed.products[4]
     x = placed.s[0] - path.at[segment]
     factors.fill(0.0)
     for g in range(weights.shape[0]):
-        q = classes.of[g]
+        q = classes.group_class[g]
         ratio = classes.ratio[g]
         alpha = placed.s[g] - path.passed[segment, g]
         beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if layout.moving else 0.0
@@ -453,7 +453,7 @@ def _set_factors(
 @njit(cache=True, nogil=True)
 def _place(
     item: int,
-    rows: Rows,
+    rows: SparseItems,
     path: Path,
     segment: int,
     placed: Placed,
@@ -461,7 +461,7 @@ def _place(
     entry_slot: Codes,
     entry_value: Floats,
 ) -> None:
-    """T and S change in the item's trait values, and the base of the candidates that share one."""
+    """Adds the item to T and S, and updates the base of candidates that share a trait value with it."""
     ta, tb = placed.products[3], placed.products[4]
     for d in range(placed.dense.shape[0]):
         placed.dense[d] += rows.dense[item, d]
@@ -484,7 +484,7 @@ def _place(
 @njit(cache=True, nogil=True)
 def best_of_pool(
     queue: Ints,
-    rows: Rows,
+    rows: SparseItems,
     path: Path,
     classes: Classes,
     totals: Floats,
@@ -494,13 +494,13 @@ def best_of_pool(
     fixed: int,
     steps: int,
 ) -> Ints:
-    """The order, int64 (n,), of the items `queue`, int64 (n,): of the pool's candidates the one with the best score
-    goes, of equal ones the first in the queue. The first `fixed` go as they come, and so do all after `steps`.
+    """The order, int64 (n,), of the items `queue`, int64 (n,): the candidate of the pool with the best score goes next,
+    the first in the queue of equal ones. The first `fixed` items keep their places, and so do all after `steps`.
 
     The pool takes the first min(pool_size, n) of the queue, and is topped up from it when a quarter (at least 1) is
-    gone. totals: float64 (J,), of what comes before the first; dense_totals: float64 (D,), sum of the dense rows before
-    it. self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that
-    meet) + REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
+    gone. totals: float64 (J,), dense_totals: float64 (D,), sums over the items before the queue. self_weight: weight of
+    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + REFILL_PARTS nnz) time,
+    O(C (entries + features) + J) scratch.
     """
     groups = rows.groups
     n_groups = rows.weights.shape[0]
@@ -509,7 +509,7 @@ def best_of_pool(
     layout = _lay_out(classes, bool(np.any(path.drift != 0.0)), rows.dense.shape[1])
     lead = np.empty(classes.varies.shape[0], np.int64)
     for g in range(n_groups - 1, -1, -1):
-        lead[classes.of[g]] = g
+        lead[classes.group_class[g]] = g
 
     placed = Placed(
         totals.copy(), np.zeros(n_groups), dense_totals.copy(), np.zeros((5, n_groups)), np.zeros(1)

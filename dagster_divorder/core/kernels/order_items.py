@@ -6,14 +6,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels.order_greedy import ROUNDING, Codes, Floats, Ints, Rows
+from dagster_divorder.core.kernels.order_greedy import ROUNDING, Codes, Floats, Ints, SparseItems
 
 
 @njit(cache=True, nogil=True)
-def largest_and_sum(rows: Rows, sums: NDArray[Any]) -> Codes:
+def largest_and_sum(rows: SparseItems, sums: NDArray[Any]) -> Codes:
     """out[s] = argmax over the columns of group 0 stored in row s (the first of equal ones); sums[s] = their sum.
 
-    Reads all, writes `sums` (M,) and the result int32 (M,). A row with none gets the group's first column. O(nnz + J).
+    Writes `sums` (M,) and the result int32 (M,). A row without group 0 gets the group's first column. O(nnz + J).
     """
     indptr, indices, data, groups, _, _ = rows
     first = 0
@@ -23,22 +23,22 @@ def largest_and_sum(rows: Rows, sums: NDArray[Any]) -> Codes:
     out = np.full(items, first, np.int32)
     for s in range(items):
         largest = data.dtype.type(0)
-        found = False
+        any_entry = False
         for k in range(indptr[s], indptr[s + 1]):
             if groups[indices[k]] == 0:
                 sums[s] += data[k]
-                if not found or data[k] > largest:
+                if not any_entry or data[k] > largest:
                     largest = data[k]
                     out[s] = indices[k]
-                    found = True
+                    any_entry = True
     return out
 
 
 @njit(cache=True, nogil=True)
-def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
+def norms_and_sums(rows: SparseItems, norms: Floats) -> Floats:
     """Adds the L2 norm of row s in group 0 to norms[s]; returns the sum of every column, float64 (J,).
 
-    norms: float64 (M,); of length 1 it asks for the sum of all norms. O(nnz + J), no scratch.
+    norms: float64 (M,), or (1,) for the sum of all norms. O(nnz + J), no scratch.
     """
     indptr, indices, data, groups, _, _ = rows
     sums = np.zeros(groups.shape[0])
@@ -55,8 +55,8 @@ def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def rows_of(items: Ints, rows: Rows) -> Rows:
-    """The rows of some items, int64 (n,), one after the other. O(their entries + n D)."""
+def rows_of(items: Ints, rows: SparseItems) -> SparseItems:
+    """The rows of the items, int64 (n,), one after the other. O(their entries + n D)."""
     indptr, indices, data, groups, weights, dense = rows
     ends = np.zeros(items.shape[0] + 1, np.int64)
     for s in range(items.shape[0]):
@@ -70,13 +70,13 @@ def rows_of(items: Ints, rows: Rows) -> Rows:
             own_indices[k] = indices[first + k]
             own_data[k] = data[first + k]
         own_dense[s] = dense[items[s]]
-    return Rows(ends, own_indices, own_data, groups, weights, own_dense)
+    return SparseItems(ends, own_indices, own_data, groups, weights, own_dense)
 
 
 @njit(cache=True, nogil=True)
-def with_entry(rows: Rows, values: Codes, amount: int) -> tuple[Ints, Codes, NDArray[Any]]:
-    """indptr, indices and data of the rows with one more entry at their end: `amount` of a trait value each, int32
-    (M,). O(nnz + M)."""
+def with_entry(rows: SparseItems, values: Codes, amount: int) -> tuple[Ints, Codes, NDArray[Any]]:
+    """indptr, indices and data of the rows, each with one more entry at its end: `amount` of values[s], int32 (M,).
+    O(nnz + M)."""
     indptr, indices, data, _, _, _ = rows
     items = indptr.shape[0] - 1
     ends = np.zeros(items + 1, np.int64)
@@ -93,12 +93,12 @@ def with_entry(rows: Rows, values: Codes, amount: int) -> tuple[Ints, Codes, NDA
 
 
 @njit(cache=True, nogil=True)
-def deal_to_segments(queue: Ints, rows: Rows, wanted: Floats) -> Codes:
+def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
     """The segment of each item of `queue`, int32 (n,): items are dealt so that all segments fill evenly.
 
-    wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
-    item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense
-    coordinates z are to sum to nothing in every segment, and add sum_d z_d Z_dp.
+    wanted: float64 (J, P), segment p's total of trait value j. With f_g the share of group g dealt so far, the item
+    goes to the segment argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense coordinates z
+    should sum to zero in every segment, and add sum_d z_d Z_dp.
     O((entries + D) P) time, O((J + D) P) scratch.
     """
     indptr, indices, data, groups, weights, dense = rows
@@ -107,8 +107,8 @@ def deal_to_segments(queue: Ints, rows: Rows, wanted: Floats) -> Codes:
     for j in range(groups.shape[0]):
         total[groups[j]] += wanted[j].sum()
     dealt = np.zeros(weights.shape[0])
-    held = np.zeros_like(wanted)
-    dense_held = np.zeros((dense.shape[1], segments))
+    segment_totals = np.zeros_like(wanted)
+    dense_totals = np.zeros((dense.shape[1], segments))
     score = np.empty(segments)
     out = np.empty(queue.shape[0], np.int32)
     for i in range(queue.shape[0]):
@@ -121,27 +121,27 @@ def deal_to_segments(queue: Ints, rows: Rows, wanted: Floats) -> Codes:
             g = groups[j]
             share = dealt[g] / total[g] if total[g] > 0.0 else 0.0
             factor = weights[g] * data[k]
-            has, wants = held[j], wanted[j]
+            has, wants = segment_totals[j], wanted[j]
             for p in range(segments):
                 score[p] += factor * (has[p] - share * wants[p])
         for d in range(dense.shape[1]):
             value = np.float64(dense[item, d])
-            in_segment = dense_held[d]
+            in_segment = dense_totals[d]
             for p in range(segments):
                 score[p] += value * in_segment[p]
         best = np.argmin(score)
         out[i] = best
         for d in range(dense.shape[1]):
-            dense_held[d, best] += dense[item, d]
+            dense_totals[d, best] += dense[item, d]
         for k in range(indptr[item], indptr[item + 1]):
-            held[indices[k], best] += data[k]
+            segment_totals[indices[k], best] += data[k]
     return out
 
 
 @njit(cache=True, nogil=True)
-def row_norms(rows: Rows, shares: Floats) -> Floats:
-    """L2 norm of every whole row, centred by the shares float64 (J,) of the values in their groups and weighed, with
-    its dense coordinates; float64 (M,). O(nnz + J + M (G + D))."""
+def row_norms(rows: SparseItems, shares: Floats) -> Floats:
+    """L2 norms of the whole rows, float64 (M,), weighed and centred by the values' shares of their groups, float64
+    (J,), with their dense coordinates. O(nnz + J + M (G + D))."""
     indptr, indices, data, groups, weights, dense = rows
     square_of = np.zeros(weights.shape[0])
     for j in range(groups.shape[0]):
@@ -163,6 +163,6 @@ def row_norms(rows: Rows, shares: Floats) -> Floats:
             size += weights[g] * length[g] * length[g]
         for d in range(dense.shape[1]):
             square += np.float64(dense[s, d]) * np.float64(dense[s, d])
-        # What is left of a row that is the mix itself is rounding, and no norm.
+        # The norm of a row equal to the mix is rounding alone.
         out[s] = np.sqrt(square) if square > ROUNDING * size else 0.0
     return out

@@ -1,10 +1,10 @@
-"""Runs of tokens into sequences, and what the sequences hold: the hot loops under `core.packing`.
+"""Packs runs of tokens into sequences, and counts the contents of sequences: the hot loops under `core.packing`.
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trait values of one trait.
 
-A run is some tokens of one piece (of one document) inside one sequence. Sequence s holds the runs
-indptr[s]:indptr[s+1]. Whole numbers only, one thread: the same bytes on every run. Arguments are only read, except
-where said, and nothing is checked here. The twins are in `tests/twins/packing.py`.
+A run is the tokens of one piece (of one document) inside one sequence. Sequence s holds the runs
+indptr[s]:indptr[s+1]. Whole numbers only, one thread: the same bytes every time. Arguments are only read unless stated,
+and nothing is checked here. The twins are in `tests/twins/packing.py`.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, In
     """Pieces laid end to end and cut at every multiple of L: (piece, offset, run length, indptr).
 
     length int64 (P,), > 0. piece (Q,): the piece of a run; offset (Q,): the tokens of that piece before the run.
-    Counts, then fills: a piece over [a, b) has a run in each of the sequences a // L .. (b - 1) // L. O(Q + S).
+    A piece over [a, b) has a run in each of the sequences a // L .. (b - 1) // L. O(Q + S).
     """
     runs = 0
     total = 0
@@ -53,19 +53,19 @@ def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, In
 
 @njit(cache=True, nogil=True)
 def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tuple[Ints, int]:
-    """(sequence int64 (Q,) of each run, their number): each run into the open sequence with the least room that fits.
+    """(sequence int64 (Q,) of each run, number of sequences): each run goes to the open sequence with the least room
+    that fits.
 
-    length int64 (Q,), in 1..L; turns int64 (Q,), the runs in the order in which they are packed. copy int64 (Q,): no
-    sequence takes two runs of one number that follow one another in `turns`; a sequence that has one is closed until
-    they are through.
-    Of sequences with equal room the one that was filled last takes the run. Sequences with room r are a stack, top[r];
-    a binary tree over the rooms 1..L (leaf r at size + r) knows below which nodes a stack is not empty, so the least
-    room >= x is one climb and one descent away. O(Q log L) time, O(Q + L) scratch.
+    length int64 (Q,), in 1..L; turns int64 (Q,), the runs in packing order. copy int64 (Q,): successive runs in `turns`
+    with equal numbers go to different sequences; a sequence that took one is closed until the last of them is packed.
+    Of sequences with equal room the last one filled takes the run. Sequences with room r are a stack, top[r]; a binary
+    tree over the rooms 1..L (leaf r at size + r) marks nodes above a stack that is not empty, so one climb and one
+    descent find the least room >= x. O(Q log L) time, O(Q + L) scratch.
     """
     size = 1
     while size <= sequence_length:
         size *= 2
-    some = np.zeros(2 * size, np.bool_)
+    has_room = np.zeros(2 * size, np.bool_)
     top = np.full(sequence_length + 1, -1, np.int64)
     under = np.empty(length.shape[0], np.int64)
     sequence = np.empty(length.shape[0], np.int64)
@@ -82,13 +82,13 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
                     under[s] = top[room]
                     top[room] = s
                     node = size + room
-                    while node >= 1 and not some[node]:
-                        some[node] = True
+                    while node >= 1 and not has_room[node]:
+                        has_room[node] = True
                         node //= 2
             waiting = i
         node = size + length[run]
-        while node > 1 and not some[node]:
-            # A left child's sibling holds the next larger rooms; a right child has none, so its parent is asked.
+        while node > 1 and not has_room[node]:
+            # A left child's sibling holds the next larger rooms; a right child has no such sibling, so climb.
             while node > 1 and node % 2 == 1:
                 node //= 2
             if node > 1:
@@ -96,16 +96,16 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
         if node > 1:
             while node < size:
                 node *= 2
-                if not some[node]:
+                if not has_room[node]:
                     node += 1
             room = node - size
             s = top[room]
             top[room] = under[s]
             if top[room] < 0:
-                some[node] = False
+                has_room[node] = False
                 node //= 2
-                while node >= 1 and some[node] and not (some[2 * node] or some[2 * node + 1]):
-                    some[node] = False
+                while node >= 1 and has_room[node] and not (has_room[2 * node] or has_room[2 * node + 1]):
+                    has_room[node] = False
                     node //= 2
         else:
             room = sequence_length
@@ -120,7 +120,7 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
 def distinct_per_sequence(
     indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int
 ) -> Ints:
-    """int64 (S,): how many values of codes (N,) the documents of each sequence have. O(Q + J)."""
+    """Distinct values of codes (N,) over the documents of each sequence, int64 (S,). O(Q + J)."""
     met = np.full(n_values, -1, np.int64)
     out = np.zeros(indptr.shape[0] - 1, np.int64)
     for s in range(out.shape[0]):
@@ -134,11 +134,11 @@ def distinct_per_sequence(
 
 @njit(cache=True, nogil=True)
 def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
-    """A path over all n points, int64 (n,). neighbour, cosine (n, k): the points nearest to each; itself may be one.
+    """A path over all n points, int64 (n,). neighbour, cosine (n, k): each point's nearest points, maybe itself.
 
     From point 0 on, the next is the unvisited neighbour of the largest cosine (of equal ones the smallest number). A
-    point without one is left for good, and the last point before it is asked; where none has any, the first unvisited
-    point is next. Each look at a point either lengthens the path or drops the point: O(n k).
+    point without unvisited neighbours is dropped, and the point before it is tried; if none is left, the first
+    unvisited point is next. Each try lengthens the path or drops a point: O(n k).
     """
     n, k = neighbour.shape
     visited = np.zeros(n, np.bool_)

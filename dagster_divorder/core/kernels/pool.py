@@ -1,10 +1,9 @@
-"""Hot loops over bags of tokens and over the vectors made of them.
+"""Hot loops over bags of tokens and over vectors of such bags.
 
 Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
 
-Guarantee: an output row is computed by one thread, in an order that depends on that row's input alone, so its
-bytes are the same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is
-released.
+Guarantee: one thread computes an output row, in an order that depends on that row's input alone, so its bytes are the
+same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
 Twins: tests/twins/pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
 documents.
 """
@@ -24,7 +23,7 @@ Doubles = NDArray[np.float64]
 EPS = 2.0**-23
 
 CLOSE_CALLS = 64
-"""Clusters whose scores are compared in one go."""
+"""Clusters whose scores are compared at once."""
 
 
 @njit(cache=True, nogil=True)
@@ -87,7 +86,7 @@ def count_pairs(
     last: int,
     pairs: Singles,
 ) -> None:
-    """pairs[t - first, c] = the number of pieces that hold both token t and context c, for t in [first, last).
+    """pairs[t - first, c] = the number of pieces with both token t and context c, for t in [first, last).
 
     Reads, for token t, its pieces[piece_starts[t]:piece_starts[t + 1]] and, for piece p, its
     contexts[context_starts[p]:context_starts[p + 1]], neither with repeats; writes pairs (last - first, C).
@@ -131,15 +130,14 @@ def nearest(
 ) -> int:
     """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|).
 
-    euclidean: of <x_i, m_k> - |m_k|^2 / 2, which is largest where |x_i - m_k| is smallest; distances[i] is that length,
-    and c has to be zero.
+    euclidean: argmax of <x_i, m_k> - |m_k|^2 / 2, the nearest centroid; distances[i] is |x_i - m_k|, and c must be 0.
     `scores` (N, K) is <x_i - c, m_k>, or that difference, from a float32 matrix product, and `best` (N,) the largest of
-    each row. Their last bits depend on the shape of the batch, so they only propose: every k near enough to the best
-    proposal is decided by a float64 sum in the order of the dims. Near enough is twice the bound D eps |x| |m| on the
-    difference of two such errors (Higham, Accuracy and Stability, 2002, section 3.1), and some eps for what was taken
-    off. Reads vectors (N, D), centre (D,), centroids (K, D) and their lengths (K,); writes labels and distances (N,).
-    Where x_i is at the centre the label is 0, and without any direction the distance is 1. Returns the first row that
-    is not finite, else -1. O(K + D) a row, and O(D) more for each close call.
+    each row. Their last bits depend on the shape of the batch, so they only propose: a float64 sum in the order of the
+    dims decides among all k near the best proposal. "Near" is twice the bound D eps |x| |m| on the difference of two
+    such errors (Higham, Accuracy and Stability, 2002, section 3.1), plus a few eps for the subtraction. Reads vectors
+    (N, D), centre (D,), centroids (K, D) and their lengths (K,); writes labels and distances (N,). A row at the centre
+    has label 0 and, without a direction, distance 1. Returns the first row that is not finite, else -1. O(K + D) a row,
+    and O(D) more for each close call.
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
@@ -168,7 +166,7 @@ def nearest(
         largest = -np.inf
         for start in range(0, clusters, CLOSE_CALLS):
             stop = min(start + CLOSE_CALLS, clusters)
-            # Counting has no branch, so that a processor compares many at once; few runs of clusters hold a close call.
+            # Counting has no branch, so a processor compares many at once; few runs of clusters hold a close call.
             close = 0
             for k in range(start, stop):
                 close += scores[row, k] >= floor

@@ -1,9 +1,9 @@
-"""The hot loop of a projection: vectors along some axes, of length 1.
+"""The hot loop of a projection: vectors on given axes, scaled to length 1.
 
 Letters: n vectors, D dims, C components.
 
-Guarantee: an output row is computed by one thread, its sums in the order of the dims and in float64, so that its bytes
-depend on that row's input alone: not on the batch, as those of a matrix product do. The GIL is released.
+Guarantee: one thread computes an output row, with float64 sums in the order of the dims, so its bytes depend on that
+row's input alone, not on the batch as in a matrix product. The GIL is released.
 Twin: tests/twins/project.py.
 """
 
@@ -23,8 +23,9 @@ def project_rows(
 ) -> None:
     """projected[i] = y / |y| with y_c = sum_d (x_id - mean_d) axes[d, c].
 
-    Reads vectors (n, D), mean (D,), axes (D, C); writes rows [first, last) of projected (n, C). A row nearer to the
-    mean, on these axes, than NO_DIRECTION of the mean's length becomes zero; NaN and infinity become NaN. O(D C) a row.
+    Reads vectors (n, D), mean (D,), axes (D, C); writes rows [first, last) of projected (n, C). A row whose distance to
+    the mean on these axes is below NO_DIRECTION of the mean's length becomes zero; NaN and infinity become NaN. O(D C)
+    a row.
     """
     dims, components = axes.shape
     total = np.empty(components)

@@ -3,9 +3,9 @@
 Letters: N documents, J trait values, W tokens a window.
 
 Algebra. A document's tokens share one value of the trait, so n_j(a), the tokens of value j in [a, a + W), is linear in
-`a` until an end of the window meets an end of a document. From one such breakpoint to the next the window loses tokens
-of one document and gains as many of another, so only two |n_j / W - p_j| change: they are leaves of a segment tree,
-whose root is the maximum.
+`a` until an end of the window meets an end of a document. Between two such breakpoints the window loses tokens of one
+document and gains as many of another, so only two |n_j / W - p_j| change. These are leaves of a segment tree whose root
+is the maximum.
 
 Guarantee: tokens are summed in int64 and never as floats; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(N log J); O(J) memory beside the inputs. One thread.
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @njit(inline="always")
 def _put(tree: Floats, total: Floats, leaf: int, value: float) -> None:
-    """Set a leaf of the tree, whose root is 1, and mend the maxima above it and the sum of all leaves, total[0]."""
+    """Sets a leaf of the tree, whose root is 1, and updates the maxima above it and the sum of all leaves, total[0]."""
     total[0] += value - tree[leaf]
     tree[leaf] = value
     node = leaf >> 1
@@ -40,8 +40,8 @@ def slide_documents(
     """worst, mean, worst_tv, mean_tv, worst_start of one trait over all positions of the window.
 
     tokens int64 (N,), in order, at least `window` in all; codes int32 (N,) in [0, J); share float64 (J,). Means are
-    trapezoid integrals over the breakpoints. The sum of |n_j / W - p_j| is carried along, and taken afresh from the
-    leaves every so often, so that rounding does not add up over millions of steps.
+    trapezoid integrals over the breakpoints. The running sum of |n_j / W - p_j| is taken afresh from the leaves every J
+    steps, so that rounding does not add up over millions of steps.
     """
     n_values = share.shape[0]
     width = 1

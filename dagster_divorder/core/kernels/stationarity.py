@@ -29,10 +29,9 @@ def mix_distances(
 ) -> NDArray[np.float64]:
     """Total variation sum_f |p_f - whole_f| / 2 of each group of each of L groupings, float64 (L, G).
 
-    The sequences order[edges[i]:edges[i + 1]] are part of group groups[l, i], which rises with i from 0, or of none
-    (-1); p_f is a group's share of value f, by the CSR counts (S, F); a group without counts is at distance 0. whole
-    (F,) sums to 1. Only values that a group has are looked at: the others add their own shares. The entries are read
-    once for all groupings. O(entries + L g F).
+    The sequences order[edges[i]:edges[i + 1]] belong to group groups[l, i], which rises with i from 0, or to none (-1);
+    p_f is a group's share of value f, by the CSR counts (S, F); a group without counts has distance 0. whole (F,) sums
+    to 1. Only the values of a group are visited. The entries are read once for all groupings. O(entries + L g F).
     """
     levels, parts = groups.shape
     part = np.zeros(whole.shape[0], np.int64)
@@ -68,7 +67,7 @@ def mix_distances(
             total = 0
             for j in range(values[level]):
                 total += sums[level, met[level, j]]
-            # What a group has too much of a value, it lacks of others.
+            # A group's excess of its values equals its lack of others.
             for j in range(values[level]):
                 f = met[level, j]
                 out[level, group] += max(0.0, sums[level, f] / total - whole[f])
@@ -83,7 +82,7 @@ def mix_distances(
 def copy_buckets(
     ids: NDArray[np.unsignedinteger], first: Ints, length: Ints, at: Ints, bits: int, out: NDArray[np.uint16]
 ) -> None:
-    """out[at[q] + i] = the bucket, in [0, 2**b), of the token ids[first[q] + i], for i below length[q]."""
+    """out[at[q] + i] = the bucket, in [0, 2**b), of the token ids[first[q] + i], for i in [0, length[q])."""
     shift = np.uint64(64 - bits)
     for q in range(first.shape[0]):
         for i in range(length[q]):
@@ -92,7 +91,7 @@ def copy_buckets(
 
 @njit(cache=True, nogil=True)
 def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> tuple[Codes, Codes, Codes]:
-    """CSR (indptr, indices, data) int32 of how often each sequence has each bucket, by rising bucket: sequence s holds
+    """Counts of each bucket in each sequence, CSR (indptr, indices, data) int32, by rising bucket: sequence s holds
     buckets[starts[s]:starts[s + 1]]. O(T + S F)."""
     sequences = starts.shape[0] - 1
     count = np.zeros(n_values, np.int32)
@@ -121,8 +120,8 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
 def share_moments(
     indptr: Codes, indices: Codes, data: Codes, n_values: int
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """(the counts of each sequence, float64 (S,), at least 1; the sum of the sequences' shares of each value, and of
-    their squares, float64 (F,)), by the CSR counts (S, F). O(entries)."""
+    """(the total of each sequence, float64 (S,), at least 1; the sums over sequences of each value's share and of its
+    square, float64 (F,) each), from the CSR counts (S, F). O(entries)."""
     totals = np.ones(indptr.shape[0] - 1)
     sums = np.zeros(n_values)
     squares = np.zeros(n_values)
@@ -139,10 +138,10 @@ def share_moments(
 
 
 @njit(cache=True, nogil=True)
-def some_columns(indptr: Codes, indices: Codes, data: Codes, column: Codes, out: Doubles) -> None:
-    """out[c, s] = the counts of sequence s at the value f with column[f] == c; no other is looked at (-1).
+def add_columns(indptr: Codes, indices: Codes, data: Codes, column: Codes, out: Doubles) -> None:
+    """Adds to out[c, s] the counts of sequence s at the value f with column[f] == c; -1 skips a value.
 
-    Reads the CSR counts (S, F), column (F,); adds to out (C, S). O(entries)."""
+    Reads the CSR counts (S, F), column (F,); writes out (C, S). O(entries)."""
     for s in range(indptr.shape[0] - 1):
         for entry in range(indptr[s], indptr[s + 1]):
             c = column[indices[entry]]

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 @intrinsic
 def _copy(context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy bytes from one address to another: a loop over tokens takes twice the time."""
+    """Copies bytes from one address to another; a loop over tokens takes twice the time."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source, count = arguments
-        to, of = (builder.inttoptr(address, cgutils.voidptr_t) for address in (target, source))
-        cgutils.raw_memcpy(builder, to, of, count, 1)
+        to, origin = (builder.inttoptr(address, cgutils.voidptr_t) for address in (target, source))
+        cgutils.raw_memcpy(builder, to, origin, count, 1)
         return context.get_dummy_value()
 
     return types.none(types.intp, types.intp, types.intp), build
@@ -33,15 +33,15 @@ def copy_runs(
     end: int,
     out: NDArray[np.unsignedinteger],
 ) -> None:
-    """out = the runs laid end to end: of run q own[q] ids from the address source[q] on, then `end` up to length[q].
+    """out = the runs laid end to end: run q is own[q] ids from the address source[q] on, then `end` up to length[q].
 
-    Reads of each run where in memory it begins, its tokens, and those of them that are there, (Q,), and so many ids of
-    the dtype of out. Writes out (sum of length,). O(T). Nothing checks an address.
+    Reads each run's address, tokens and present tokens, (Q,) each, and ids of the dtype of out at these addresses.
+    Writes out (sum of length,). O(T). Addresses are not checked.
     """
     at, size = 0, out.itemsize
     for q in range(source.shape[0]):
-        held = own[q]
-        _copy(out.ctypes.data + at * size, source[q], held * size)  # type: ignore[call-arg]
-        for token in range(held, length[q]):
+        present = own[q]
+        _copy(out.ctypes.data + at * size, source[q], present * size)  # type: ignore[call-arg]
+        for token in range(present, length[q]):
             out[at + token] = end
         at += length[q]

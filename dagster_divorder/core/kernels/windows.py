@@ -1,13 +1,12 @@
 """Walks over token windows: the hot loops under `core.measure`.
 
-All take the documents in their order, laid end to end: document d has `tokens[d]` tokens (int64 (N,), >= 0)
-and the trait value `codes[d]` (int32 (N,), in [0, J)). A window is a run of `window` tokens; a document that
-straddles a boundary gives each side the tokens it has there, and a document without tokens is in no window.
-Sums are int64.
+All take documents in order, laid end to end: document d has `tokens[d]` tokens (int64 (N,), >= 0) and the trait value
+`codes[d]` (int32 (N,), in [0, J)). A window is `window` successive tokens; a document over a boundary counts on each
+side with its tokens there, and a document without tokens is in no window. Sums are int64.
 
-Guarantee: equal to the token-by-token twins in `tests/twins/metrics.py`. One thread, so the bytes never depend
-on how many there are. Nothing is checked here; the callers check ranges.
-Cost: O(N + windows) time unless said otherwise, O(J) scratch beside the output.
+Guarantee: equal to the token-by-token twins in `tests/twins/metrics.py`. One thread, so the bytes never depend on the
+number of threads. Callers check the arguments.
+Cost: O(N + windows) time unless stated, O(J) scratch beside the output.
 """
 
 import numpy as np
@@ -23,8 +22,8 @@ Floats = NDArray[np.float64]
 def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S,): out[i] = |{codes[d] : d has a token in [i*window, (i+1)*window)}|, the last, partial i too.
 
-    A document covers the windows first..last; only in `first` can its value have been met before, and only by
-    a document whose own last window was that one: `met[value]` is the last window the value was in.
+    A document covers the windows first..last. Only in `first` can an earlier document have had its value, if that
+    document ended there: `met[value]` is the last window with the value.
     """
     total = 0
     for d in range(tokens.shape[0]):
@@ -50,10 +49,9 @@ def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
 def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S,): distinct values per sequence as Diversity-Ordered Training counts them.
 
-    Open sequence: `filled` tokens and the set of values met, as `met[value] == serial`, `distinct` of them.
-    A document that fits joins. One that does not closes the open sequence if that holds tokens, and starts
-    its own; each `window` tokens it fills close a sequence of one value, and what is left stays open. The
-    last open one closes at the end.
+    The open sequence has `filled` tokens and `distinct` values, marked by `met[value] == serial`. A document that fits
+    joins. A document that does not fit closes the open sequence if that has tokens, and starts its own: every `window`
+    tokens close a sequence of one value, and the rest stays open. The last open sequence closes at the end.
     """
     bound = tokens.shape[0] + 1
     for d in range(tokens.shape[0]):
@@ -97,10 +95,9 @@ def window_deviations(
     With q_j = tokens of value j in the window / window:
         worst = max_j |q_j - share_j|        tv = 1/2 sum_j |q_j - share_j| = sum_j max(0, q_j - share_j)
         l2^2 = sum_j (q_j - share_j)^2
-    (both q and share sum to 1, so what is too much equals what is too little). A value absent from the window
-    adds nothing to the right-hand sum of tv, among the absent ones the heaviest decides the maximum, and their
-    squared shares are what the present ones leave of all, so only the values present are visited: `heaviest` (J,)
-    lists the values by falling share.
+    (both q and share sum to 1, so excess equals lack). Only values present are visited: absent ones add nothing to the
+    right-hand sum of tv, the heaviest of them decides the maximum, and their squared shares are all squares less those
+    of the present values. `heaviest` (J,) lists the values by falling share.
     """
     worst = np.empty(windows, np.float64)
     tv = np.empty(windows, np.float64)
@@ -140,7 +137,7 @@ def window_deviations(
                 square += gap * gap
                 absent -= share[j] * share[j]
                 inside[j] = 0
-            # With none absent, what is left is rounding.
+            # With no value absent, the remainder is rounding.
             l2[done] = np.sqrt(square + (max(absent, 0.0) if n_present < in_use else 0.0))
             worst[done] = most
             tv[done] = excess
@@ -154,8 +151,8 @@ def window_deviations(
 def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Floats:
     """sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window, the end of window i, float64 (S,).
 
-    T_j(t) is the tokens of value j in [0, t). At the last end, that of the data, it is 0 by definition of the shares.
-    O(N + S x J): evaluated afresh at each end, since an updated square would lose its digits to cancellation.
+    T_j(t) is the tokens of value j in [0, t). At the end of the data it is 0 by definition of the shares. O(N + S x J):
+    evaluated afresh at each end, since an updated square would lose its digits to cancellation.
     """
     total = 0
     for d in range(tokens.shape[0]):

@@ -1,10 +1,9 @@
-"""The hot loop over the characters of texts: which words of a vocabulary they use.
+"""The hot loop over the characters of texts that finds words of a vocabulary.
 
 Letters: n texts, B bytes of UTF-8, W words of the vocabulary, H slots of its table.
 
 Guarantee: the words found in a text depend on that text alone. The GIL is released.
-Twin: `core/topics/terms.py`, which says what a word is. Known weakness: two words with the same 64-bit hash count as
-one.
+Twin: `core/topics/terms.py`, which defines words. Known weakness: two words with the same 64-bit hash count as one.
 """
 
 import numpy as np
@@ -19,11 +18,11 @@ Keys = NDArray[np.uint64]
 Ids = NDArray[np.uint32]
 
 BREAK, LETTER, OTHER, KATAKANA, HAN, SOUTH_EAST, MARK = range(7)
-"""Kinds of characters: between words; a letter; a digit, a mark or "_"; Katakana; two scripts that are read in pairs;
-a mark that is drawn with the South-East Asian character before it."""
+"""Kinds of characters: between words; a letter; a digit, a mark or "_"; Katakana; two scripts whose words are pairs of
+characters; a mark that belongs to the South-East Asian character before it."""
 
 KINDS = 0x20000
-"""Code points whose kind is looked up. Han characters follow, up to HAN_END."""
+"""Code points in the table of kinds. Han characters follow, up to HAN_END."""
 HAN_END = 0x40000
 
 BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
@@ -32,8 +31,8 @@ BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 @njit(cache=True, nogil=True)
 def find_slot(text: Bytes, start: int, end: int, keys: Keys) -> tuple[np.uint64, np.uint64]:
-    """The slot of text[start:end] by linear probing, the first free one if it is not there, and its key: FNV-1a with
-    its high bits folded into the low ones, never 0, which marks a free slot."""
+    """The slot of text[start:end] by linear probing, the first free one if the table lacks it, and its key: FNV-1a with
+    its high bits folded into the low ones. No key is 0, which marks a free slot."""
     key = BASIS
     for at in range(start, end):
         key = (key ^ np.uint64(text[at])) * PRIME
@@ -62,7 +61,7 @@ def fill_table(text: Bytes, starts: Counts, keys: Keys, values: Ids) -> None:
 def find_words(
     text: Bytes, starts: Counts, kinds: Bytes, keys: Keys, values: Ids, ids: Ids, counts: Counts
 ) -> int:
-    """Writes the values of the words of each text that have a slot, in the order of the text; returns their number.
+    """Writes the values of each text's words in the table, in the order of the text; returns their number.
 
     Reads text (B,), text i in [starts[i], starts[i + 1]), kinds (KINDS,) by code point, keys and values (H,); writes
     ids, room for B / 2, and counts (n,), the ids of each text. O(B).
@@ -71,8 +70,8 @@ def find_words(
     for number in range(len(starts) - 1):
         before = total
         at, stop = starts[number], starts[number + 1]
-        # A word, or a pair whose second character starts at `second`, lies in [start, end). Its characters without
-        # underscores at either end are `length`, with those behind `longer`.
+        # A word, or a pair whose second character starts at `second`, lies in [start, end). `length` counts its
+        # characters without underscores at either end, `longer` those with trailing underscores.
         start, second, end = at, at, at
         run, length, longer, letters = BREAK, 0, 0, False
         while at <= stop:
@@ -90,10 +89,10 @@ def find_words(
             at += 1
             goes_on = kind == run or (run == LETTER and kind == OTHER) or (run == SOUTH_EAST and kind == MARK)
             if run >= HAN:
-                found = second > start and (kind == run or not goes_on)
+                complete = second > start and (kind == run or not goes_on)
             else:
-                found = not goes_on and letters and SHORTEST <= length <= LONGEST
-            if found:
+                complete = not goes_on and letters and SHORTEST <= length <= LONGEST
+            if complete:
                 slot, key = find_slot(text, start, end, keys)
                 if keys[slot] == key:
                     ids[total] = values[slot]

@@ -34,7 +34,7 @@ from dagster_divorder.errors import InputError
 Row = dict[str, str | float]
 
 BATCHES = 10
-"""Batches in the largest window that is measured."""
+"""Batches in the largest window measured."""
 WINDOWS = ("sequence", "batch", f"{BATCHES} batches")
 """Windows of which every position is measured, by rising size."""
 
@@ -152,7 +152,10 @@ def measure(
     epochs = [
         (
             tokens_in_order(epoch, tokens),
-            {trait: codes_in_order(epoch, of, n_values[trait], documents) for trait, of in traits.items()},
+            {
+                trait: codes_in_order(epoch, values, n_values[trait], documents)
+                for trait, values in traits.items()
+            },
         )
         for epoch in (order, *next_epochs)
     ]
@@ -167,7 +170,7 @@ def measure(
     total = int(stream.sum())
     by_trait = {
         trait: _measure_trait(
-            [(epoch, of[trait]) for epoch, of in epochs],
+            [(epoch, values[trait]) for epoch, values in epochs],
             n_values[trait],
             length,
             window,
@@ -283,8 +286,8 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
 
 def _mean(values: Sequence[Any], name: str = "") -> Any:
-    """Of numbers, arrays, or what holds them by key or field; what all agree on is kept as it is, so counts stay whole
-    numbers. name: of the field that they are."""
+    """The mean of numbers, arrays, mappings or dataclasses of them; values on which all agree stay, so counts stay
+    whole numbers. name: the field's name."""
     first = values[0]
     if len(values) == 1:
         return first
@@ -292,7 +295,8 @@ def _mean(values: Sequence[Any], name: str = "") -> Any:
         return {key: _mean([value[key] for value in values]) for key in first}
     if is_dataclass(first) and not isinstance(first, type):
         means = {
-            of.name: _mean([getattr(value, of.name) for value in values], of.name) for of in fields(first)
+            field.name: _mean([getattr(value, field.name) for value in values], field.name)
+            for field in fields(first)
         }
         return replace(first, **means)
     same = np.array_equal if isinstance(first, np.ndarray) else operator.eq

@@ -22,29 +22,29 @@ from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.targets import fitted_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 Floats = NDArray[np.float64]
 
 
-def achievable_mix(targets: Targets, share: Floats, tokens: int, epochs: int = 1) -> Mix:
+def achievable_mix(targets: Targets, share: Floats, tokens: int, epochs: int = 1) -> MovingMix:
     """What can be had of the targets where the trait's values have these shares of all tokens, float64 (J,)."""
     return moving_mix(
         targets.progress, fitted_shares(targets, np.zeros(len(share), np.int32), share), tokens, epochs
     )
 
 
-def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -> Mix:
+def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -> MovingMix:
     """The mix that has the shares float64 (P, J) at points of progress (P,) through T tokens, linear between them; the
     same in every epoch."""
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
     widths = np.diff(progress)[:, np.newaxis] * tokens
     steps = 0.5 * (shares[1:] + shares[:-1]) * widths
     ends = np.cumsum(steps, axis=0)
     epoch = np.arange(epochs)
     reached = (ends - steps) + epoch[:, np.newaxis, np.newaxis] * ends[-1]
-    return Mix(
+    return MovingMix(
         at=(progress[:-1] * tokens + epoch[:, np.newaxis] * tokens).ravel(),
         reached=reached.reshape(-1, shares.shape[1]),
         share=np.tile(shares[:-1], (epochs, 1)),
@@ -52,7 +52,7 @@ def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -
     )
 
 
-def wanted_between(mix: Mix, edges: Floats) -> Floats:
+def wanted_between(mix: MovingMix, edges: Floats) -> Floats:
     """Shares that the mix wants between neighbouring edges, float64 (E - 1, J); edges: float64 (E,), in tokens."""
     segment = np.maximum(np.searchsorted(mix.at, edges, side="right") - 1, 0)
     x = (edges - mix.at[segment])[:, np.newaxis]
@@ -61,7 +61,7 @@ def wanted_between(mix: Mix, edges: Floats) -> Floats:
 
 
 def slide_along(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], mix: Mix, window: int
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], mix: MovingMix, window: int
 ) -> tuple[float, float, float, float, int]:
     """worst, mean, worst_tv, mean_tv, worst_start over all positions of the window, as
     `kernels.sliding_windows.slide_documents` gives them for a mix that stays. At least `window` tokens in all."""

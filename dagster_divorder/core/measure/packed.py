@@ -34,7 +34,7 @@ def measure_packed(
     """
     rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
     (first, indptr), *others = rows
-    found = measure(
+    measured = measure(
         first,
         packed.length,
         {trait: np.asarray(codes)[packed.document] for trait, codes in traits.items()},
@@ -45,7 +45,7 @@ def measure_packed(
         next_epochs=[runs for runs, _ in others],
         targets=targets,
     )
-    return replace(found, documents=int(np.count_nonzero(np.bincount(packed.document))))
+    return replace(measured, documents=int(np.count_nonzero(np.bincount(packed.document))))
 
 
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure.stream import token_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 POINTS = 1000
-"""Of a curve, at most."""
+"""Most points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def squares_in_stream(
     codes: NDArray[np.int32],
     n_values: int,
     sequence_length: int,
-    mix: Mix | None = None,
+    mix: MovingMix | None = None,
 ) -> NDArray[np.float64]:
     """D(t)^2 of one group of documents already in order, at every sequence end, float64 (S,). mix: what prefixes are
     held against where it moves (`core.measure.moving`), in place of the whole's p."""

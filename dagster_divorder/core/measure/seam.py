@@ -21,7 +21,7 @@ from dagster_divorder.core.measure.moving import slide_along, wanted_between
 from dagster_divorder.core.measure.stream import token_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
 """tokens (N,) and values of a trait (N,) of documents in order."""
@@ -45,14 +45,14 @@ class Seam:
     head_tail: float
 
 
-def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix | None = None) -> Seam:
+def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: MovingMix | None = None) -> Seam:
     """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: what windows
     are held against, for at least two epochs, where it moves."""
     total = int(epochs[0][0].sum())
     if total <= window:
         return Seam(window, 0.0, 0.0, 0.0, 0.0, 0.0)
     share = token_shares(*epochs[0], n_values)
-    found = []
+    figures = []
     for before, after in zip(epochs, [*epochs[1:], epochs[0]], strict=True):
         tail, head = _cut(before, total - window, total), _cut(after, 0, window)
         tokens, codes = np.concatenate([tail[0], head[0]]), np.concatenate([tail[1], head[1]])
@@ -65,8 +65,8 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix |
             slid = slide_along(tokens, codes, mix._replace(at=mix.at - (total - window)), window)
             edges = np.array([total - window, total, total + window], np.float64)
             step -= np.diff(wanted_between(mix, edges), axis=0)[0]
-        found.append((*slid[:4], np.abs(step).sum() / 2))
-    worst, mean, worst_tv, mean_tv, head_tail = np.array(found, np.float64).T
+        figures.append((*slid[:4], np.abs(step).sum() / 2))
+    worst, mean, worst_tv, mean_tv, head_tail = np.array(figures, np.float64).T
     return Seam(
         window_tokens=window,
         worst=float(worst.max()),
@@ -77,17 +77,17 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix |
     )
 
 
-def _cut(of: ValuedTokens, start: int, stop: int) -> ValuedTokens:
-    """The tokens [start, stop), as documents that hold some of them."""
-    tokens, codes = of
+def _cut(stream: ValuedTokens, start: int, stop: int) -> ValuedTokens:
+    """The tokens [start, stop), as parts of documents."""
+    tokens, codes = stream
     ends = np.cumsum(tokens)
     first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")
     inside = np.minimum(ends[first : last + 1], stop) - np.maximum((ends - tokens)[first : last + 1], start)
     return inside, codes[first : last + 1]
 
 
-def _counts(of: ValuedTokens, n_values: int) -> NDArray[np.int64]:
+def _counts(stream: ValuedTokens, n_values: int) -> NDArray[np.int64]:
     from dagster_divorder.core.kernels.windows import window_counts
 
-    tokens, codes = of
+    tokens, codes = stream
     return window_counts(tokens, codes, n_values, int(tokens.sum()))[0]

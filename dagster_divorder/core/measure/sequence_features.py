@@ -27,19 +27,19 @@ LONG = TENTHS
 """A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
 
 
-class Runs(ReadRuns):
+class SequenceRuns(ReadRuns):
     """Some sequences in an order, and the runs of tokens in them, all of one token or more."""
 
     @classmethod
-    def of(cls, packed: PackedSequences, order: ArrayLike, tokens: ArrayLike) -> Runs:
+    def of(cls, packed: PackedSequences, order: ArrayLike, tokens: ArrayLike) -> SequenceRuns:
         """The sequences of `order`, int (S,), in that order, without the tokens that a document (N,) has not of its
         own: end-of-text tokens."""
         read = sequences_stream(packed, order)
         length = np.minimum(read.length, np.asarray(tokens, np.int64)[read.document] - read.start)
         # An end-of-text token may be alone in its sequence.
-        some = length > 0
-        kept = np.concatenate([[0], np.cumsum(some)])
-        return cls(read.document[some], read.start[some], length[some], kept[read.indptr])
+        own = length > 0
+        kept = np.concatenate([[0], np.cumsum(own)])
+        return cls(read.document[own], read.start[own], length[own], kept[read.indptr])
 
     def __len__(self) -> int:
         """S."""
@@ -67,9 +67,9 @@ class Runs(ReadRuns):
     def held(self, fewest: int) -> csr_matrix:
         """Which sequences hold parts of each document that is in at least `fewest` of them, CSR (S, G), entries 1."""
         _, which = self.documents
-        there = self._counts(which, np.ones(len(which), np.int64))
-        there.data[:] = 1
-        return there[:, np.bincount(there.indices, minlength=there.shape[1]) >= fewest]
+        occurrences = self._counts(which, np.ones(len(which), np.int64))
+        occurrences.data[:] = 1
+        return occurrences[:, np.bincount(occurrences.indices, minlength=occurrences.shape[1]) >= fewest]
 
     def per_token(self, values: NDArray[np.number]) -> NDArray[np.float64]:
         """Mean of a number of the runs, (Q,), over the tokens of each sequence, (S,)."""
@@ -84,7 +84,7 @@ class Runs(ReadRuns):
 
 
 def sequence_features(
-    runs: Runs, traits: Mapping[str, ArrayLike], tokens: ArrayLike, balanced: Collection[str]
+    runs: SequenceRuns, traits: Mapping[str, ArrayLike], tokens: ArrayLike, balanced: Collection[str]
 ) -> Iterator[Feature]:
     """Features of the sequences, as they stand in `runs`.
 

@@ -13,7 +13,7 @@ from dagster_divorder.core.measure.stream import codes_in_order, token_shares, t
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,11 @@ def summarize_windows(
 
 
 def aligned_windows(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int, mix: Mix | None = None
+    tokens: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    n_values: int,
+    window: int,
+    mix: MovingMix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """worst, tv and l2 of each full window [i W, (i+1) W), float64 (windows,); one that is not full is left out: a few
     tokens always deviate. mix: what they are held against where it moves (`core.measure.moving`), in place of the

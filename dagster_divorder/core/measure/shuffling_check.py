@@ -30,7 +30,7 @@ Seams = Mapping[str, Seam]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class WindowComparison:
     """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, ours and that of
     the shuffles; moving: p_j is what can be had of the trait's targets there; passed: by the rule."""
 
@@ -49,7 +49,7 @@ class ShufflingCheck:
     """comparisons: all that were made. skipped: windows that were not looked at, with the reason. good_enough: windows
     larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[WindowComparison, ...]
     skipped: tuple[str, ...]
     good_enough: tuple[str, ...]
 
@@ -126,7 +126,7 @@ def beats_shuffling(
     """
     comparisons, skipped, good_enough = [], [], []
     balanced = list(traits)
-    sizes = {window: next(iter(of.values())).window_tokens for window, of in ours.items() if of}
+    sizes = {name: next(iter(by_trait.values())).window_tokens for name, by_trait in ours.items() if by_trait}
     smallest = min(sizes.values(), default=0)
     compared: dict[
         str, tuple[Mapping[str, WindowDeviation | Seam], Mapping[str, WindowDeviation | Seam], int]
@@ -138,8 +138,8 @@ def beats_shuffling(
         if tokens < FITS * size:
             skipped.append(f"{window}, since {size:,} tokens do not fit {FITS} times into {tokens:,}")
             continue
-        made = [
-            Comparison(
+        in_window = [
+            WindowComparison(
                 window=window,
                 trait=trait,
                 mean=mine[trait].mean,
@@ -151,9 +151,9 @@ def beats_shuffling(
             )
             for trait in balanced
         ]
-        comparisons += made
+        comparisons += in_window
         larger = size != smallest and window != SEAM
-        if larger and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
+        if larger and in_window and max(comparison.shuffled_worst for comparison in in_window) <= GOOD_ENOUGH:
             good_enough.append(window)
     return ShufflingCheck(tuple(comparisons), tuple(skipped), tuple(good_enough))
 

@@ -41,14 +41,14 @@ SPREADS = 6.0
 """Of one measure, so that over some fifteen features a shuffle passes in more than 99 % of its draws: with 16 shuffles
 0.8 % of them fail, with 24 0.4 %, with 48 0.1 %; with 5 spreads 2.8, 1.4 and 0.6 %."""
 TOLERANCE = 1.05
-"""A difference that no shuffle shows and nobody would act on is no drift."""
+"""A smaller ratio to the shuffles' mean is too small to act on, and no drift."""
 TENTHS = 10
 LEADING = 8
-"""Values of a mix, or dims, whose own rank correlation is looked at: those that vary most."""
+"""Values of a mix, or dims, with the largest variance; each has its own rank correlation."""
 FEWEST = 5 * TENTHS
-"""Of fewer sequences nothing can be told."""
+"""Fewest sequences for a test."""
 FEWEST_BATCHES = 2 * TENTHS
-"""Of a sample."""
+"""Fewest batches of a sample."""
 
 MEASURES = {
     "rank": "rank correlation with position",
@@ -76,8 +76,8 @@ class Feature:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
-    """One measure of a feature: of the order, and the mean and standard deviation of those of the shuffles."""
+class DriftMeasure:
+    """One measure of a feature: the order's value, and the mean and standard deviation of the shuffles' values."""
 
     value: float
     shuffled: float
@@ -90,7 +90,7 @@ class Measure:
 
     @property
     def excess(self) -> float:
-        """How many of the shuffles' standard deviations it lies above their mean; 0 where nothing varies."""
+        """The distance above the shuffles' mean in their standard deviations; 0 if nothing varies."""
         return (self.value - self.shuffled) / self.spread if self.spread else 0.0
 
 
@@ -111,14 +111,14 @@ class Drift:
     feature: str
     kind: Kind
     seen: bool
-    measures: dict[str, Measure]
+    measures: dict[str, DriftMeasure]
     along: tuple[float, ...]
     shuffled_along: tuple[float, ...]
 
     @property
     def worst(self) -> str:
-        """The measure that is most above shuffling; one that drifts before others."""
-        return max(self.measures, key=lambda of: (self.measures[of].drifts, self.measures[of].excess))
+        """The measure farthest above shuffling; measures that drift come first."""
+        return max(self.measures, key=lambda name: (self.measures[name].drifts, self.measures[name].excess))
 
     @property
     def drifts(self) -> bool:
@@ -136,13 +136,13 @@ class Stationarity:
 
     @property
     def drifting(self) -> list[Drift]:
-        """Features that drift, the one that is most above shuffling first."""
+        """Features that drift, the farthest above shuffling first."""
         return [feature for feature in self.by_excess if feature.drifts]
 
     @property
     def by_excess(self) -> list[Drift]:
-        """All features, the one that is most above shuffling first."""
-        return sorted(self.features, key=lambda of: -of.measures[of.worst].excess)
+        """All features, the farthest above shuffling first."""
+        return sorted(self.features, key=lambda drift: -drift.measures[drift.worst].excess)
 
     @property
     def tested(self) -> bool:
@@ -150,7 +150,7 @@ class Stationarity:
 
     @property
     def passed(self) -> bool:
-        """Nothing drifts, as far as it can be told."""
+        """No tested feature drifts."""
         return not (self.tested and self.drifting)
 
     def claim(self) -> str:
@@ -172,9 +172,9 @@ class Stationarity:
     def text(self) -> str:
         """The claim, and what drifts by how much, as a sentence and a list (Markdown)."""
         lines = [
-            f"- {of.feature}: {MEASURES[of.worst]} {of.measures[of.worst].value:.3g}, shuffled "
-            f"{of.measures[of.worst].shuffled:.3g}"
-            for of in self.drifting
+            f"- {drift.feature}: {MEASURES[drift.worst]} {drift.measures[drift.worst].value:.3g}, shuffled "
+            f"{drift.measures[drift.worst].shuffled:.3g}"
+            for drift in self.drifting
         ]
         return "\n".join([self.claim(), *([""] if lines else []), *lines])
 
@@ -183,28 +183,28 @@ class Stationarity:
         measure that is most above shuffling beside the shuffles' mean, and whether it drifts."""
         return [
             {
-                "feature": of.feature,
-                "balanced": "yes" if of.seen else "no",
-                "measure": MEASURES[of.worst],
-                "in order": of.measures[of.worst].value,
-                "shuffled": of.measures[of.worst].shuffled,
-                "drifts": "yes" if of.drifts else "no",
+                "feature": drift.feature,
+                "balanced": "yes" if drift.seen else "no",
+                "measure": MEASURES[drift.worst],
+                "in order": drift.measures[drift.worst].value,
+                "shuffled": drift.measures[drift.worst].shuffled,
+                "drifts": "yes" if drift.drifts else "no",
             }
-            for of in self.by_excess
+            for drift in self.by_excess
         ]
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Stationarity:
-        """The inverse of `dataclasses.asdict`, also after a way through JSON."""
+    def from_dict(cls, fields: dict[str, Any]) -> Stationarity:
+        """The inverse of `dataclasses.asdict`, also after JSON."""
         features = [
             Drift(
-                **of
-                | {"measures": {name: Measure(**measure) for name, measure in of["measures"].items()}}
-                | {name: tuple(of[name]) for name in ("along", "shuffled_along")}
+                **drift
+                | {"measures": {name: DriftMeasure(**measure) for name, measure in drift["measures"].items()}}
+                | {name: tuple(drift[name]) for name in ("along", "shuffled_along")}
             )
-            for of in found["features"]
+            for drift in fields["features"]
         ]
-        return cls(**found | {"features": tuple(features)})
+        return cls(**fields | {"features": tuple(features)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,9 +247,9 @@ class Orders:
 
 
 def stationarity(features: Iterable[Feature], sequences: int, *, batch: int, seed: int = 0) -> Stationarity:
-    """Hold every feature along the order of its rows, one for each of the S = `sequences`, against shuffles.
+    """Compares every feature, in the order of its S = `sequences` rows, with shuffles.
 
-    Of fewer than FEWEST sequences nothing is told.
+    Fewer than FEWEST sequences are not tested.
 
     Raises:
         InputError: a feature has another number of rows.
@@ -257,62 +257,64 @@ def stationarity(features: Iterable[Feature], sequences: int, *, batch: int, see
     if sequences < FEWEST:
         return Stationarity(sequences=sequences, features=())
     orders = Orders.with_shuffles(sequences, batch, seed)
-    found = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
-    return Stationarity(sequences=sequences, features=found)
+    drifts = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
+    return Stationarity(sequences=sequences, features=drifts)
 
 
-def _drift(feature: Feature, found: Mapping[str, NDArray[np.float64]], tenths: NDArray[np.float64]) -> Drift:
+def _drift(
+    feature: Feature, figures: Mapping[str, NDArray[np.float64]], tenths: NDArray[np.float64]
+) -> Drift:
     return Drift(
         feature=feature.name,
         kind=feature.kind,
         seen=feature.seen,
-        measures={name: against_shuffles(values, feature) for name, values in found.items()},
+        measures={name: against_shuffles(values, feature) for name, values in figures.items()},
         along=tuple(tenths[0].tolist()),
         shuffled_along=tuple(np.quantile(tenths[1:], (0.05, 0.95)).tolist()) if tenths.size else (),
     )
 
 
-def against_shuffles(values: NDArray[np.float64], feature: Feature) -> Measure:
+def against_shuffles(values: NDArray[np.float64], feature: Feature) -> DriftMeasure:
     """A measure of an order, values[0], and of its shuffles, the others."""
     shuffled, spread = float(values[1:].mean()), float(values[1:].std(ddof=1))
     if feature.kind == "neighbours":
         # Of a thing this rare the shuffles may show none: one pair more or less is chance.
         pair = 1 / max(feature.values.shape[0] - 1, 1)
         spread = max(spread, float(np.sqrt(max(shuffled, pair) * pair)))
-    return Measure(value=float(values[0]), shuffled=shuffled, spread=spread)
+    return DriftMeasure(value=float(values[0]), shuffled=shuffled, spread=spread)
 
 
-def measures(feature: Feature, of: Orders) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
     """(each measure of a feature for every order, float64 (O,); the distance of each tenth from the whole, float64
     (O, TENTHS)). `Drift` says what they are; neighbours have no tenths.
 
     Raises:
         InputError: the feature has another number of rows than the orders have sequences.
     """
-    if feature.values.shape[0] != of.sequences:
+    if feature.values.shape[0] != orders.sequences:
         raise InputError(
             f"the feature {feature.name!r} has {feature.values.shape[0]} rows; expected one for each of the "
-            f"{of.sequences} sequences"
+            f"{orders.sequences} sequences"
         )
     if feature.kind == "neighbours":
-        return {"neighbours": _shared(feature.values, of)}, np.zeros((len(of.orders), 0))
+        return {"neighbours": _shared(feature.values, orders)}, np.zeros((len(orders.orders), 0))
     if feature.kind == "occurrences":
-        tenths, freedom = _chi2(feature.values, of)
+        tenths, freedom = _chi2(feature.values, orders)
         return {"tenths": tenths.sum(axis=1) / freedom}, tenths
-    groupings = [of.tenths] if of.batches is None else [of.tenths, of.batches]
+    groupings = [orders.tenths] if orders.batches is None else [orders.tenths, orders.batches]
     scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(feature.values, groupings)
 
-    def of_some(orders: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
-        return [distances(order) for order in orders]
+    def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
+        return [distances(order) for order in half]
 
-    # Half of the orders each: to hand a thread one at a time costs more than a short order does.
+    # Half of the orders a thread: one at a time costs more than a short order.
     with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
-        each = itertools.chain(*threads.map(of_some, np.array_split(of.orders, 2)))
+        each = itertools.chain(*threads.map(of_half, np.array_split(orders.orders, 2)))
         tenths, *batches = (np.stack(one) for one in zip(*each, strict=True))
-    found = {"rank": _rank_correlations(scores, of.place), "tenths": tenths.max(axis=1)}
+    figures = {"rank": _rank_correlations(scores, orders.place), "tenths": tenths.max(axis=1)}
     if batches:
-        found["batch"] = batches[0].mean(axis=1)
-    return found, tenths
+        figures["batch"] = batches[0].mean(axis=1)
+    return figures, tenths
 
 
 def sampled_places(sequences: int, batch: int, at_most: int) -> NDArray[np.int64]:
@@ -340,7 +342,7 @@ def _of_mix(
 ) -> tuple[NDArray[np.float64], Distances]:
     """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix;
     groupings: where groups begin, and the end of the last, (g + 1,) each."""
-    from dagster_divorder.core.kernels.stationarity import share_moments, some_columns
+    from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
 
     entries = _entries(counts)
     totals, mean, square = share_moments(*entries, counts.shape[1])
@@ -348,7 +350,7 @@ def _of_mix(
     column = np.full(counts.shape[1], -1, np.int32)
     column[leading] = np.arange(len(leading))
     scores = np.zeros((1 + len(leading), len(totals)))
-    some_columns(*entries, column, scores[1:])
+    add_columns(*entries, column, scores[1:])
     scores[1:] /= totals
     scores[0] = distances_from_whole(counts)
     return scores, _mix_distances(counts, groupings)
@@ -362,18 +364,23 @@ def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -
     entries = _entries(counts)
     edges = np.unique(np.concatenate(groupings))
     groups = np.stack(
-        [np.where(edges < of[-1], np.searchsorted(of, edges, "right") - 1, -1)[:-1] for of in groupings]
+        [
+            np.where(edges < begins[-1], np.searchsorted(begins, edges, "right") - 1, -1)[:-1]
+            for begins in groupings
+        ]
     )
 
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        found = mix_distances(*entries, whole, order, edges, groups)
-        return [of[: len(at) - 1] for of, at in zip(found, groupings, strict=True)]
+        by_grouping = mix_distances(*entries, whole, order, edges, groups)
+        return [begins[: len(at) - 1] for begins, at in zip(by_grouping, groupings, strict=True)]
 
     return distances
 
 
 def _entries(counts: csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    indptr, indices, data = (np.asarray(of, np.int32) for of in (counts.indptr, counts.indices, counts.data))
+    indptr, indices, data = (
+        np.asarray(array, np.int32) for array in (counts.indptr, counts.indices, counts.data)
+    )
     return indptr, indices, data
 
 
@@ -394,11 +401,11 @@ def _of_vectors(
         scores = np.vstack([np.linalg.norm(centred, axis=1), centred[:, leading].T])
 
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        inside, found = centred[order], []
+        inside, lengths = centred[order], []
         for edges in groupings:
             means = np.add.reduceat(inside[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, None]
-            found.append(np.asarray(np.linalg.norm(means, axis=1)))
-        return found
+            lengths.append(np.asarray(np.linalg.norm(means, axis=1)))
+        return lengths
 
     return scores, distances
 
@@ -419,26 +426,26 @@ def _ranks(row: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((ends - (many - 1) / 2)[which] - (len(row) + 1) / 2)
 
 
-def _chi2(occurrences: csr_matrix, of: Orders) -> tuple[NDArray[np.float64], float]:
+def _chi2(occurrences: csr_matrix, orders: Orders) -> tuple[NDArray[np.float64], float]:
     """(each tenth's part of chi2 over all kinds, float64 (R + 1, TENTHS), the degrees of freedom)."""
     sequence, which = occurrences.nonzero()
     kinds = occurrences.shape[1]
-    share = np.diff(of.tenths) / of.tenths[-1]
+    share = np.diff(orders.tenths) / orders.tenths[-1]
     expected = np.bincount(which, minlength=kinds)[:, None] * share
-    parts = np.zeros((len(of.orders), TENTHS))
-    for row, place in enumerate(of.place):
-        tenth = np.searchsorted(of.tenths, place[sequence], side="right") - 1
-        there = np.bincount(which * TENTHS + tenth, minlength=kinds * TENTHS).reshape(kinds, TENTHS)
-        chi2 = np.divide((there - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 0)
+    parts = np.zeros((len(orders.orders), TENTHS))
+    for row, place in enumerate(orders.place):
+        tenth = np.searchsorted(orders.tenths, place[sequence], side="right") - 1
+        seen = np.bincount(which * TENTHS + tenth, minlength=kinds * TENTHS).reshape(kinds, TENTHS)
+        chi2 = np.divide((seen - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 0)
         parts[row] = chi2.sum(axis=0)
     return parts, max(1.0, (TENTHS - 1.0) * np.count_nonzero(expected[:, 0]))
 
 
-def _shared(occurrences: csr_matrix, of: Orders) -> NDArray[np.float64]:
+def _shared(occurrences: csr_matrix, orders: Orders) -> NDArray[np.float64]:
     """The share of neighbouring sequences that have something in common, for each order, float64 (R + 1,)."""
     sequence, which = occurrences.nonzero()
-    shares = np.zeros(len(of.orders))
-    for row, place in enumerate(of.place):
+    shares = np.zeros(len(orders.orders))
+    for row, place in enumerate(orders.place):
         at = place[sequence]
         by = np.lexsort((at, which))
         next_to = (np.diff(which[by]) == 0) & (np.diff(at[by]) == 1)

@@ -11,7 +11,7 @@ from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.order.trait_targets import warnings_of
 
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
-"""What is shuffling's part where an order is ours."""
+"""The shuffled order to compare with each order of ours."""
 ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
 
 Metrics = Mapping[str, Mapping[str, Any]]
@@ -55,31 +55,31 @@ def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
 def findings(metrics: Metrics) -> list[str]:
     """What a summary says of the sequences beside its table: errors of each trait, the seam, targets, warnings."""
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
-    found = []
-    for trait, of in ours["trait_errors"].items():
+    sentences = []
+    for trait, figures in ours["trait_errors"].items():
         closer = [
             f"{_share(one)} {one['steps']:,} {unit}"
-            for one, unit in ((of["cumulative"], "steps"), (of["batch"], "batches"))
+            for one, unit in ((figures["cumulative"], "steps"), (figures["batch"], "batches"))
             if one["steps"]
         ]
         if closer:
-            found.append(
+            sentences.append(
                 f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}"
             )
-    for trait, of in ours["seam"].items():
-        if ours["tokens"] > of["window_tokens"]:
-            worst, other = (100 * one["worst"] for one in (of, shuffled["seam"][trait]))
-            found.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
-    for trait, of in ours["targets"].items():
-        if not of["hundredth"]["slices"]:
+    for trait, figures in ours["seam"].items():
+        if ours["tokens"] > figures["window_tokens"]:
+            worst, other = (100 * one["worst"] for one in (figures, shuffled["seam"][trait]))
+            sentences.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
+    for trait, figures in ours["targets"].items():
+        if not figures["hundredth"]["slices"]:
             continue
-        asked, had = (of["hundredth"][off] for off in ("off_asked", "off_achievable"))
-        found += [
+        asked, had = (figures["hundredth"][off] for off in ("off_asked", "off_achievable"))
+        sentences += [
             f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from what can be had, "
             f"{100 * asked['mean'][at]:.2f} from what was asked"
-            for at, value in enumerate(of["values"])
+            for at, value in enumerate(figures["values"])
         ]
-    return found + warnings_of(ours["targets"])
+    return sentences + warnings_of(ours["targets"])
 
 
 def _share(compared: Mapping[str, Any]) -> str:
@@ -104,8 +104,8 @@ def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
         "worst batch TV, clusters": batch["max_tv"] if enough else None,
         "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"] if enough else None,
         **{
-            f"batch TV of {trait}": of["mean_tv"] if enough else None
-            for trait, of in figures["batch_shares"].items()
+            f"batch TV of {trait}": deviation["mean_tv"] if enough else None
+            for trait, deviation in figures["batch_shares"].items()
             if trait != "cluster"
         },
         "mean prefix deviation, tokens": figures["prefix"]["mean"],
@@ -118,16 +118,16 @@ def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
     multiples of shuffling's. None of too few sequences."""
     features = drift.features if drift else ()
-    measures = [of.measures for of in features]
+    measures = [drifting.measures for drifting in features]
 
     def times(name: str) -> list[float]:
-        found = [of[name] for of in measures if name in of]
-        return [of.value / of.shuffled for of in found if of.shuffled]
+        with_name = [measured[name] for measured in measures if name in measured]
+        return [measure.value / measure.shuffled for measure in with_name if measure.shuffled]
 
-    ranks = [of["rank"].value for of in measures if "rank" in of]
+    ranks = [measured["rank"].value for measured in measures if "rank" in measured]
     tenths, batches = times("tenths"), times("batch")
     return {
-        "features that drift": sum(of.drifts for of in features) if features else None,
+        "features that drift": sum(drifting.drifts for drifting in features) if features else None,
         "rank correlation, largest": max(ranks, default=None),
         "farthest tenth, times shuffled": max(tenths, default=None),
         "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,

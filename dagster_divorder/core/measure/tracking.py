@@ -72,7 +72,7 @@ def track(
     def sliced(count: int, width: int, unit: int) -> Tracking:
         """`count` slices of `width` units, of which a token has `unit`."""
         edges = np.arange(count + 1, dtype=np.float64) * (width / unit)
-        there = [
+        achieved = [
             window_counts(tokens * unit, place[codes], len(columns) + 1, max(1, width))[:count, :-1]
             / max(1, width)
             for tokens, codes in epochs
@@ -80,7 +80,7 @@ def track(
         return Tracking(
             asked=wanted_between(asked, edges),
             achievable=wanted_between(achievable, edges)[:, columns],
-            achieved=np.stack(there),
+            achieved=np.stack(achieved),
         )
 
     slices = min(SLICES, total)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure.along import binned
 
 POINTS = 300
-"""Of a curve, at most."""
+"""Most points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""How many different things a set of vectors holds: its Vendi score, from the Gram matrix of unit vectors.
+"""The effective number of different vectors in a set: its Vendi score, from the Gram matrix of unit vectors.
 
 Letters: N vectors, D dims, n of their rows, G groups (sources, clusters, ...). Vectors are rows of length 1, or zero:
 such a row counts for nothing.
@@ -39,7 +39,7 @@ AHEAD = 4
 
 WINDOWS = 16
 TINIEST = 1e-12
-"""Of an eigenvalue that counts, as a part of their sum: what is below it is rounding."""
+"""Least share of an eigenvalue in their sum; smaller ones are rounding."""
 
 
 def each_block(

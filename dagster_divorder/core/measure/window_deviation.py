@@ -29,7 +29,7 @@ from dagster_divorder.core.measure.moving import slide_along
 from dagster_divorder.core.measure.stream import token_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import Mix
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def windows_in_stream(
     codes: NDArray[np.int32],
     n_values: int,
     window_tokens: int,
-    mix: Mix | None = None,
+    mix: MovingMix | None = None,
 ) -> WindowDeviation:
     """Worst and mean deviation of one trait over all positions of a window of `window_tokens` tokens.
 

@@ -22,16 +22,16 @@ def window_contents(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(items int64 (n,) of a window in their order, tokens int64 (n,) that each has in it).
 
-    The window is the tokens [start, start + window_tokens) of the items laid end to end, or what there is of them. An
-    item that the order names again is there again. order: (M,) of items; tokens: (items,).
+    The window is the tokens [start, start + window_tokens) of the items laid end to end, cut at the end of the data. An
+    item that the order repeats counts each time. order: (M,) of items; tokens: (items,).
     """
     stream = tokens_in_order(order, tokens)
     ends = np.cumsum(stream)
     begins = ends - stream
     end = start + positive("window_tokens", window_tokens)
     inside = np.minimum(ends, end) - np.maximum(begins, start)
-    there = np.flatnonzero(inside > 0)
-    return indices_in(order, len(np.asarray(tokens)))[there], inside[there]
+    places = np.flatnonzero(inside > 0)
+    return indices_in(order, len(np.asarray(tokens)))[places], inside[places]
 
 
 def sequence_variation(counts: csr_matrix) -> NDArray[np.float64]:

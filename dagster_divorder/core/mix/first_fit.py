@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 
 def first_fit(sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
-    """Which of the items of `sizes` (n,), from 0 on, are taken, bool (n,): the first preferred, each that fits into
-    what those before it leave, so that no other would fit beside those taken. O(n) for each time that one is too large.
-    """
+    """Takes each item in turn that fits into the remaining budget; bool (n,). sizes: (n,) >= 0. No other item would fit
+    afterwards. O(n) for each item that is too large."""
     taken, coming = np.zeros(len(sizes), bool), np.flatnonzero(sizes <= budget)
     while len(coming):
         sums = np.cumsum(sizes[coming], dtype=np.int64)

@@ -56,7 +56,7 @@ CLOSE = 0.005
 nearer, and fewer records are chosen along the order, as it falls."""
 
 SUMS, MOST_LONG = 1 << 18, 200
-"""Units in which sums of long records are told apart, and such records beside those of the first choice, at most."""
+"""SUMS: units that tell sums of long records apart. MOST_LONG: such records tried beyond the first choice."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""
@@ -106,8 +106,8 @@ def plan_mix(
     Raises:
         InputError: an argument cannot be used, or the mix not be reached within max_repeats.
     """
-    names, held = tuple(sizes), np.array(list(sizes.values()), np.int64)
-    if not held.sum():
+    names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
+    if not available.sum():
         raise InputError(
             "mixing.weights has nothing to mix: the records that may be trained on have no tokens"
         )
@@ -115,32 +115,32 @@ def plan_mix(
         raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
     if total_tokens is not None and total_tokens < 1:
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
-    weight = _weights(weights, names, held, exponent, max_repeats)
+    weight = _weights(weights, names, available, exponent, max_repeats)
     normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
     weight /= weight.max()  # the largest numbers have no sum
     used = weight > 0
-    total = int(held[used].sum()) if total_tokens is None else total_tokens
-    most = np.minimum(held[used] * (np.inf if max_repeats is None else max_repeats), total)
+    total = int(available[used].sum()) if total_tokens is None else total_tokens
+    most = np.minimum(available[used] * (np.inf if max_repeats is None else max_repeats), total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
     # All in one proportion is the most that `unimax` can have.
-    proportion = held if weights == "unimax" else weight
+    proportion = available if weights == "unimax" else weight
     wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
-        raise InputError(_not_reached(names, held, wanted, planned, total, max_repeats))
+        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder; of quadrillions the floor may be a few too many.
     short = total - int(tokens.sum())
     tokens[np.argsort(tokens - planned, kind="stable")[: max(short, 0)]] += 1
     tokens[planned.argmax()] += min(short, 0)
     table = not isinstance(weights, str)
-    epochs = np.divide(tokens, held, out=np.full(len(names), 0.0 if table else 1.0), where=held > 0)
+    epochs = np.divide(tokens, available, out=np.full(len(names), 0.0 if table else 1.0), where=available > 0)
     if epochs.max() >= np.iinfo(np.int32).max:
         raise InputError(
             f"mixing.total_tokens is {total}: {epochs.max():.3g} epochs of a value; expected fewer"
         )
-    return MixPlan(names, held, planned / total, tokens, epochs, normalised)
+    return MixPlan(names, available, planned / total, tokens, epochs, normalised)
 
 
 def times_of(
@@ -253,8 +253,8 @@ def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDA
     """What the stream has of each value. tokens, codes: as for `times_of`; times: int (N,), how often records stand."""
     values, used = len(plan.names), times > 0
 
-    def sums(of: NDArray[Any]) -> Ints:
-        return np.bincount(codes, weights=of, minlength=values).astype(np.int64)
+    def sums(amounts: NDArray[Any]) -> Ints:
+        return np.bincount(codes, weights=amounts, minlength=values).astype(np.int64)
 
     stream = sums(tokens * times.astype(np.int64))
     return Realised(

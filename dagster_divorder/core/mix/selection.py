@@ -135,18 +135,16 @@ def _objective(values: Floats, weights: Floats, quality: Floats, alpha: float) -
 
 
 def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
-    """How far each candidate is from those before it in its cluster, the cosine distance to the nearest; float64 (n,),
-    2 where none is before it.
+    """Cosine distance of each candidate to the nearest earlier one in its cluster, float64 (n,); 2 for the first.
 
-    Those of k-means clusters of some CLUSTER documents go from the farthest from their centroid to the nearest, as
-    SemDeDup has it. Those above eps are what is left of its removal with that eps; the largest n of them are what is
-    left where eps is chosen so that n are.
+    k-means clusters have about CLUSTER documents, in order of falling distance to the centroid, as in SemDeDup. The
+    candidates above eps are those that SemDeDup keeps with that eps; the n largest, those it keeps with the eps for n.
     """
     clusters = max(1, len(rows) // CLUSTER)
     sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[: 256 * clusters])
     fitted = fit(vectors[rows[sample]].astype(np.float32, copy=False), clusters, seed=seed, centre=False)
     parts = list(each_block(vectors, rows, lambda part, block: assign(block, fitted)))
-    labels, distances = (np.concatenate(of) for of in zip(*parts, strict=True))
+    labels, distances = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     apart = np.full(len(rows), 2.0)
     for label in range(len(fitted.centroids)):
         members = np.flatnonzero(labels == label)
@@ -161,8 +159,8 @@ def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
 
 
 def choose(scores: Floats, sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
-    """Those of the largest scores (n,) whose sizes (n,), from 0 on, come to the budget, bool (n,): of equal scores the
-    first; one that is too large for what is left is passed over (`first_fit`)."""
+    """Chooses by falling score (n,), the first of equal ones, within a budget of sizes (n,) >= 0; bool (n,). Items that
+    exceed the remaining budget are skipped (`first_fit`)."""
     order = np.argsort(-scores, kind="stable")
     chosen = np.zeros(len(scores), bool)
     chosen[order] = first_fit(sizes[order], budget)

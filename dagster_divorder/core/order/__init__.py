@@ -2,8 +2,8 @@
 
 Letters: M items, J trait values, G groups, K labels (values of group 0 in use), C candidates, nnz stored entries.
 
-An item is a sparse row of counts over trait values (clusters, length bins, sources, ...), and each trait's values form
-a group. A strategy is a value (`Strategy`): its function, whose docstring says what it guarantees, and its options.
+An item is a sparse row of counts over trait values (clusters, length bins, sources, ...); each trait's values form a
+group. A strategy is a value (`Strategy`): a function, whose docstring states what it guarantees, and its options.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def order(
     """Permutation of the M items, int64 (M,): output position -> item.
 
     counts: SciPy CSR (M, J), item x trait value, tokens >= 0 (or documents; see weights). A stored zero is kept.
-    groups: int (J,), the group 0..G-1 of each trait value. A group is measured against its own running total, the sum
-        of the rows inside it, so one group may be in tokens and another in documents. A strategy that needs one label
-        an item takes its largest value of group 0; an item's length is its sum in group 0.
-    strategy: a key of STRATEGIES. options: those that it declares, such as f2_lambda for `f2`; see `Strategy.Options`.
+    groups: int (J,), the group 0..G-1 of each trait value. Each group has its own running total, so one group may count
+        tokens and another documents. Strategies that need one label an item take its largest value of group 0; an
+        item's length is its sum in group 0.
+    strategy: a key of STRATEGIES. options: the strategy's own, such as f2_lambda for `f2`; see `Strategy.Options`.
     weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`
         and `f3`.
-    seed: >= 0, of every random choice.
+    seed: >= 0, for every random choice.
     sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`.
-    frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
-        and `f3` order the rest against the totals so far, so that the whole history nears the target.
+    frozen: int (F,), items consumed already, in their order. The result begins with them; `balanced`, `f1`, `f2` and
+        `f3` order the rest after their totals, so that the whole history nears the target.
     targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
-    coordinates: numbers (M, D), signed, such as an item's mean vector times its tokens: every prefix is to have its
-        part of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`: scale
+    coordinates: signed numbers (M, D), such as an item's mean vector times its tokens. Every prefix should have its
+        share of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`; scale
         it to weigh more or less. For strategies with `takes_coordinates`.
 
-    Items that are equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
+    Items that look equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.
 
     Raises:

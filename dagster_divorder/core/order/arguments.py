@@ -1,4 +1,4 @@
-"""Arguments of an order, checked once: what is consumed already, and the problem of ordering the rest."""
+"""Checks the arguments of an order once, and separates the frozen items from the rest, which is to be ordered."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
 LARGEST_COORDINATE = 1e30
-# Squares of totals, weighted, stay far inside float64, and none is lost beside another.
+# Weighted squares of totals stay far inside float64, and none vanishes beside another.
 WEIGHTS = (1e-9, 1e9)
 
 
-class Task(NamedTuple):
-    """problem: of all items; strategy: with its options; frozen int64 (F,): consumed already; rest int64 (M - F,): to
-    order, rising."""
+class OrderTask(NamedTuple):
+    """problem: all items; strategy: with its options; frozen int64 (F,): items consumed already; rest int64 (M - F,):
+    items to order, rising."""
 
     problem: Problem
     strategy: Strategy
@@ -36,13 +36,13 @@ class Task(NamedTuple):
     rest: NDArray[np.int64]
 
     def order(self) -> Order:
-        """Permutation of the M items, int64 (M,): what is frozen, then the rest."""
+        """Permutation of the M items, int64 (M,): the frozen ones, then the rest."""
         if not self.rest.size:
             return self.frozen
         return np.concatenate([self.frozen, self.rest[self.strategy.permute(self.rest_problem())]])
 
     def rest_problem(self) -> Problem:
-        """The problem of ordering the rest after what is frozen. Its item i is rest[i]."""
+        """The problem of ordering the rest after the frozen items. Its item i is rest[i]."""
         if not self.frozen.size:
             return self.problem
         return self.problem.part(self.rest, placed=self.problem.part(self.frozen).totals())
@@ -61,11 +61,11 @@ def make_task(
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
     **options: Any,
-) -> Task:
-    """The arguments of `order`, which have the same defaults there.
+) -> OrderTask:
+    """Checks the arguments of `order`, which has the same defaults.
 
     Raises:
-        InputError: an argument cannot be used; the message says which, and what was expected.
+        InputError: an argument cannot be used; the message names it and what was expected.
     """
     chosen = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].with_options(**options)
     indptr, indices, data = item_rows(counts)
@@ -102,14 +102,14 @@ def make_task(
     consumed = frozen_items(frozen, items)
     left = np.ones(items, bool)
     left[consumed] = False
-    return Task(problem, chosen, consumed, np.flatnonzero(left))
+    return OrderTask(problem, chosen, consumed, np.flatnonzero(left))
 
 
 def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
-    """`frozen`, int64 (F,), checked: distinct items in [0, M).
+    """`frozen` as int64 (F,): distinct items in [0, M).
 
     Raises:
-        InputError: it is longer than the items, names an item twice, or one that is not there.
+        InputError: it has more numbers than there are items, names an item twice, or names one outside [0, M).
     """
     array = whole_numbers("frozen", [] if frozen is None else frozen, least=None)
     if len(array) > items:
@@ -127,7 +127,7 @@ def item_rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArra
     """indptr int64 (M+1,), indices int32 and data int32, int64 or float64 (nnz,) of a SciPy CSR matrix, checked.
 
     Raises:
-        InputError: it is none, or holds numbers that are not finite, negative, or too large to sum.
+        InputError: it is no CSR matrix, or holds numbers that are not finite, negative, or too large to sum.
     """
     from scipy.sparse import csr_array, csr_matrix
 
@@ -164,7 +164,7 @@ def group_numbers(groups: ArrayLike, trait_values: int) -> NDArray[np.int32]:
     """The group of each trait value, int32 (J,), checked.
 
     Raises:
-        InputError: not one of 0..G-1 for every trait value, or a group has none.
+        InputError: a trait value has no group in 0..G-1, or a group has no trait value.
     """
     array = whole_numbers("groups", groups, trait_values, each="column of counts", least=None)
     present = np.unique(array)

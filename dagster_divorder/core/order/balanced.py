@@ -5,9 +5,9 @@ after n items:
 
     F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + LENGTH_WEIGHT w_0 (S_0 - n mean length)^2
 
-where Z are the sums of the items' dense coordinates, and one of the groups is made for it: quantile bins of the norm of
-the whole row (`Problem.with_norms`). A window is the difference of two prefixes, so keeping F small at every prefix
-keeps every window near the whole's mix.
+where Z are the sums of the items' dense coordinates. `Problem.with_norms` adds one group: quantile bins of the norm of
+the whole row. A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near
+the whole's mix.
 
 1. A signed-balancing pass over a shuffle: each centred row gets the sign that keeps the signed running sum small. The
    plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
@@ -15,19 +15,19 @@ keeps every window near the whole's mix.
    prefixes' deviation, down to the bound of the signing.
 3. A pool of candidates slides over each half's queue; the one that scores best goes next. One half is laid from the
    beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The queue is
-   balanced already, so what a pool passes over does not pile up.
-4. What both pools hold when their queues run out is laid in the same way, with smaller and smaller pools; the last few
-   items fill the gap in the middle, by the same score.
+   balanced already, so the items that a pool passes over do not pile up.
+4. When the queues run out, the items left in both pools are laid in the same way, with smaller and smaller pools; the
+   last few items fill the gap in the middle, by the same score.
 
-The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. All
-items have to go sometime, so their |a|^2 cannot be saved, only put off to the end; a smaller weight puts off less.
+The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. Every
+item goes at some point, so its |a|^2 can only be put off to the end; a smaller weight puts off less.
 
-Behind a frozen prefix, or along targets that move, one end is given and mixes change on the way, which passes would
-destroy: items are first dealt to segments of the path so that each segment gets its own mix, passes run inside each
-segment, and one pool follows the path from the beginning.
+After a frozen prefix, or along targets that move, one end is given and the mix changes on the way; passes over the
+whole would destroy that. So items are first dealt to segments of the path such that each segment gets its own mix;
+passes run inside each segment, and one pool follows the path from the beginning.
 
-Guarantee: of candidates that are equal within rounding the first of the queue goes, which a shuffle began, so equal
-items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
+Guarantee: of candidates that are equal within rounding the first of the queue goes. The queue begins as a shuffle, so
+equal items come in random order. The same seed gives the same bytes on any number of cores. The deviation of equally
 long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
 Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021;
@@ -52,45 +52,45 @@ from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import SEGMENTS, path_back, reached_at, straight_path
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.order_greedy import Rows
+    from dagster_divorder.core.kernels.order_greedy import SparseItems
 
 Floats = NDArray[np.float64]
 
 PASSES = 8
-"""Signed-balancing passes: prefixes stray less as it rises, at 0.1 to 0.2 microseconds an item and pass. Mean prefix
+"""Signed-balancing passes: more keep prefixes nearer, at 0.1 to 0.2 microseconds an item and pass. Mean prefix
 deviation on the mixture corpus, 100 length bins: 0 passes 414,000 tokens, 2 114,000, 4 97,000, 8 98,000, 16 94,000;
 batches' mean TV 0.095, 0.070, 0.063, 0.059, 0.062."""
 
 POOL = 16_384
-"""Candidates for items of equal length: nearer to the exact greedy as it rises, and slower. Sequences, M = 100,000:
-1024 candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289. Fewer where trait values
-are so common that a placed item meets several entries of every candidate, which is what a step then costs: 33,000
-sequences of 8192 tokens, 30 clusters, 3.7 entries: 1024 10,760 tokens and 0.3 s, 4096 9,560 and 0.7 s, 16,384 9,090
-and 4.0 s."""
+"""Candidates for items of equal length: more are nearer to the exact greedy, and slower. Sequences, M = 100,000:
+1024 candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289. There are fewer where trait
+values are common: a step then costs the entries that a placed item shares with every candidate. 33,000 sequences of
+8192 tokens, 30 clusters, 3.7 shared entries: 1024 10,760 tokens and 0.3 s, 4096 9,560 and 0.7 s, 16,384 9,090 and
+4.0 s."""
 
 SAMPLE = 1 << 20
-"""Entries that tell how often trait values are held: enough for the first two digits."""
+"""Entries sampled to estimate how common trait values are: enough for two digits."""
 
 CANDIDATES_PER_KIND = 8
-"""Candidates of one kind at most, on average: more of the same are no further choice. A million short documents of 210
+"""Most candidates of one kind, on average: more of the same kind add no choice. A million short documents of 210
 kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s,
 16,384 93 and 30 s."""
 
 DIMS_PER_ENTRY = 8.0
-"""Dense coordinates that cost a step as much as the entries that meet in a candidate."""
+"""Dense coordinates that cost a step as much as the entries it shares with a candidate."""
 
 LAST_POOL, SHRINK = 32, 2
-"""What the pools of both ends hold when their queues run out is laid likewise, with pools SHRINK times smaller, down
-to LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over
-tenths of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4
-times smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
+"""Items left in the pools of both ends are laid with pools SHRINK times smaller, down to LAST_POOL. The exact greedy
+would lay them in one go and leave the worst items for last. Parts of long documents over tenths of newsgroups in
+sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4 times smaller; 8,000
+synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
 
 MIN_DENSE_POOL = 512
 """MIN_POOL where items have dense coordinates."""
 
 MIN_POOL = 1024
-"""Candidates for items of very unequal length. A pool that holds a large share of such items can put off those it does
-not like: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
+"""Candidates for items of very unequal length. A pool that holds a large share of such items can put off those that
+score badly: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
 
 SELF_WEIGHT = 0.5
 """Weight of |a|^2 in the score of items of equal length. Sequences, M = 20,000: 1 gives 13,850 tokens, 0.75 13,570, 0.5
@@ -98,10 +98,10 @@ SELF_WEIGHT = 0.5
 0.062)."""
 
 LENGTH_WEIGHT = 0.15
-"""Weight, relative to group 0's, of keeping the tokens in pace with the number of items: lengths mix more evenly as it
-rises, traits less. Without it the pool prefers short items, as any greedy on squared deviations does: balanced by
-cluster in tokens alone, the last tenth of the mixture corpus has documents twice as long as the mean, and prefixes
-stray twice as far. It is nothing to items of equal length."""
+"""Weight, relative to group 0's, of keeping the tokens in pace with the number of items: a larger one mixes lengths
+more evenly and traits less. Without it the pool prefers short items, as any greedy on squared deviations does: balanced
+by cluster in tokens alone, the last tenth of the mixture corpus has documents twice as long as the mean, and prefixes
+stray twice as far. It has no effect on items of equal length."""
 
 
 def permute(problem: Problem) -> Order:
@@ -120,13 +120,13 @@ def _from_both_ends(problem: Problem) -> Order:
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
     pool, self_weight = _pool_and_weight(problem)
-    # Rows in the order of the shuffle: passes then read them nearly one after the other.
+    # Rows in the order of the shuffle, so that passes read memory nearly in sequence.
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
     rows = rows_of(shuffled, rows)
     queue = np.arange(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
-    # The first item is the queue's, so that every seed has an order of its own however few the items are.
+    # The first item is the queue's, so that every seed gives another order however few the items are.
     fixed = 1
 
     def lay(
@@ -134,26 +134,26 @@ def _from_both_ends(problem: Problem) -> Order:
     ) -> tuple[Order, Order]:
         half = _passes(half, rows, path.share[0], PASSES - 1)
         steps = max(len(half) - candidates, min(first_fixed, len(half)))
-        made = best_of_pool(half, rows, path, classes, *start, candidates, self_weight, first_fixed, steps)
-        return made[:steps], made[steps:]
+        laid = best_of_pool(half, rows, path, classes, *start, candidates, self_weight, first_fixed, steps)
+        return laid[:steps], laid[steps:]
 
     with ThreadPoolExecutor(2) as threads:
         while pool > LAST_POOL:
             halved = np.empty_like(queue)
             middle = sign_pass(queue, rows, path.share[0], halved)
             halves = (halved[:middle], halved[middle:])
-            del queue  # It would be held as long as the halves are laid.
-            found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
-            for end, (laid, _) in enumerate(found):
+            del queue  # Frees its memory while the halves are laid.
+            laid_and_left = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
+            for end, (laid, _) in enumerate(laid_and_left):
                 ends[end].append(laid)
                 values, dense = so_far[end]
                 so_far[end] = (
                     values + totals_of(laid, rows),
                     dense + rows.dense[laid].sum(axis=0, dtype=np.float64),
                 )
-            queue = np.concatenate([left for _, left in found])
+            queue = np.concatenate([left for _, left in laid_and_left])
             pool, fixed = pool // SHRINK, 0
-    # Nothing comes after the gap, so there is less to lose by putting off.
+    # Nothing comes after the gap, so putting items off costs less.
     between = best_of_pool(
         queue, rows, path, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
     )
@@ -171,7 +171,7 @@ def _along(problem: Problem) -> Order:
     path = path_back(problem)
     pool, self_weight = _pool_and_weight(problem)
     begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
-    # A segment holds about half a large pool: finer ones are dealt less evenly, coarser ones lose the path's bends.
+    # A segment holds about half a large pool: finer segments are dealt less evenly, coarser ones lose the path's bends.
     segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
@@ -195,10 +195,10 @@ def _along(problem: Problem) -> Order:
     )
 
 
-def _passes(queue: Order, rows: Rows, shares: NDArray[np.float64], passes: int) -> Order:
+def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes: int) -> Order:
+    """Overwrites `queue`."""
     from dagster_divorder.core.kernels.order_balance import sign_pass
 
-    """Overwrites `queue`."""
     other = np.empty_like(queue)
     for _ in range(passes):
         sign_pass(queue, rows, shares, other)
@@ -207,7 +207,7 @@ def _passes(queue: Order, rows: Rows, shares: NDArray[np.float64], passes: int) 
 
 
 def _with_length(problem: Problem) -> Problem:
-    """With the tokens beyond the mean item's as one more coordinate, unless no item has any."""
+    """The problem with one more coordinate, an item's tokens less the mean, unless all items are equally long."""
     first = problem.groups == 0
     mean = problem.whole.values[first].sum() / problem.whole.items
     scale = math.sqrt(LENGTH_WEIGHT * problem.weights[0])
@@ -217,22 +217,22 @@ def _with_length(problem: Problem) -> Problem:
 
 
 def _pool_and_weight(problem: Problem) -> tuple[int, float]:
-    """Pool and weight of |a|^2, by Kish's design effect of the lengths, M sum l^2 / (sum l)^2, 1 for equal ones; pool
-    also by the entries that a placed item meets in one candidate, sum_j (share of the items that hold j)^2, and by how
-    many kinds of items there are, items that hold the same trait values being of one kind."""
+    """Pool and weight of |a|^2. Both follow Kish's design effect of the lengths, M sum l^2 / (sum l)^2, 1 for equal
+    ones. The pool also follows the entries that a placed item shares with one candidate, sum_j (share of the items that
+    hold j)^2, and the number of kinds: items with the same set of trait values are of one kind."""
     effect = design_effect(problem.sizes)
-    # Whole items: rows often have one width, so that every n-th entry could be of the same trait.
+    # Samples whole items: rows often have one width, so every n-th entry could be of the same trait.
     sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
     holding = np.bincount(sample.indices) / sample.items
     met = max(1.0, float(holding @ holding))
-    # A sum of random numbers, one a trait value, stands for the set of them.
+    # A sum of random numbers, one a trait value, identifies a set of values.
     number = np.random.default_rng(0).random(len(problem.groups))[sample.indices]
     kinds = len(
         np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.indptr)), weights=number))
     )
     dims = problem.dense.shape[1]
     if dims > 1:
-        # No two items are alike, and a step costs the coordinates of every candidate.
+        # Every item is a kind of its own, and a step costs the coordinates of every candidate.
         pool = max(MIN_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS_PER_ENTRY))))
         return pool, 1.0 - (1.0 - SELF_WEIGHT) / effect
     pool = min(round(POOL / (effect * met)), CANDIDATES_PER_KIND * kinds)

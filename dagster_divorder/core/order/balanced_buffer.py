@@ -1,18 +1,18 @@
 """balanced_buffer: a buffer over a shuffle, or over a stream, that hands out the item which keeps the running mix
 nearest to its target.
 
-Letters: M items, C items held, J trait values, G groups.
+Letters: M items, C items in the buffer, J trait values, G groups.
 
-A shuffle buffer hands out a random one of the items that it holds; this one the item after which the deviation from the
-target is least, as in `balanced`. What is handed out is measured over the last C / 2 items or so: a debt that is older
-cannot be paid, as the items that would pay it are not held.
+A shuffle buffer hands out a random one of its items; this one hands out the item that leaves the smallest deviation
+from the target, as in `balanced`. The deviation covers about the last C / 2 items handed out: the buffer no longer
+holds items that could make up for older ones.
 
-Guarantee: an item goes before 8 C others that came after it have gone; the same input and seed give the same order,
-whatever the parts in which it comes. Equal items go in random order.
+Guarantee: an item leaves before 8 C items that came after it; the same input and seed give the same order, however the
+input is split into parts. Equal items go in random order.
 Cost: O(C entries + J) an item; O(C entries + J) memory, whatever M is.
 Source: the objective of Don't Shuffle, Optimize (f1, f3); buffers as in tf.data. What was measured:
 docs/decisions/balanced-buffer.md.
-Known weakness: an input that stays with one value for longer than the buffer is long.
+Known weakness: an input that has one value alone for longer than the buffer.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ import numpy as np
 from pydantic import Field
 
 from dagster_divorder.core.order.problem import Order, Problem, mix
-from dagster_divorder.core.order.strategy import Options, Strategy
+from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_buffer import Slots, Sums
 
 MEMORY = 0.5
-"""After so many times C items a deviation has gone down to 1 / e."""
+"""A deviation decays to 1 / e in this many times C items."""
 
 
-class BalancedBufferOptions(Options):
+class BalancedBufferOptions(StrategyOptions):
     buffer: int = Field(1024, ge=1)
-    """Items held: nearer to the mix as it rises, more time an item, and more drift of what the order does not see."""
+    """Items in the buffer: more keep nearer to the mix, take more time an item, and let unseen features drift more."""
 
 
 def keep(capacity: int) -> float:
-    """What is left of a deviation after one more item."""
+    """Share of a deviation that remains after one more item."""
     return max(0.0, 1.0 - 1.0 / (MEMORY * capacity))
 
 
 def empty_slots(capacity: int, entries: int, groups: int, dims: int = 0) -> Slots:
-    """A buffer of `capacity` free slots for items of so many entries at most."""
+    """A buffer of `capacity` free slots for items of at most `entries` entries."""
     from dagster_divorder.core.kernels.order_buffer import Slots
 
     return Slots(
@@ -59,7 +59,7 @@ def empty_slots(capacity: int, entries: int, groups: int, dims: int = 0) -> Slot
 
 
 def empty_sums(values: int, dims: int = 0) -> Sums:
-    """Of a buffer through which nothing has passed."""
+    """Sums of a buffer through which nothing has passed."""
     from dagster_divorder.core.kernels.order_buffer import Sums
 
     return Sums(
@@ -73,7 +73,7 @@ def empty_sums(values: int, dims: int = 0) -> Sums:
 
 
 def permute(problem: Problem, *, buffer: int) -> Order:
-    from dagster_divorder.core.kernels.order_buffer import Mix, pass_through
+    from dagster_divorder.core.kernels.order_buffer import BufferMix, pass_through
 
     values, groups = len(problem.groups), len(problem.weights)
     capacity = min(buffer, problem.items)
@@ -90,7 +90,7 @@ def permute(problem: Problem, *, buffer: int) -> Order:
         problem.indices,
         problem.data,
         problem.dense,
-        Mix(problem.groups, problem.weights, target, -1, keep(capacity), problem.seed),
+        BufferMix(problem.groups, problem.weights, target, -1, keep(capacity), problem.seed),
         empty_slots(capacity, int(np.diff(problem.indptr).max()), groups, problem.dense.shape[1]),
         sums,
         True,

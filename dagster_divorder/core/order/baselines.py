@@ -1,7 +1,7 @@
-"""The strategies that others use, or have published: what `balanced` is compared with.
+"""Strategies that others use or have published: the comparisons for `balanced`.
 
 Letters: M items, K labels (values of group 0 in use), R runs (distinct pairs of label and length).
-Equal items come in random order, by the seed. TerRIFIC is "Don't Shuffle, Optimize" in the words of its code.
+Equal items come in random order, by the seed. TerRIFIC is the name of "Don't Shuffle, Optimize" in its code.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dagster_divorder.core.order.problem import Order, Problem
-from dagster_divorder.core.order.strategy import Options, Strategy
+from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
 
 
 def original(problem: Problem) -> Order:
-    """The items as they come, whatever blocks the input has. O(M)."""
+    """The items in input order, with all the input's blocks. O(M)."""
     return np.arange(problem.items)
 
 
@@ -30,26 +30,26 @@ def random(problem: Problem) -> Order:
     return np.random.default_rng(problem.seed).permutation(problem.items)
 
 
-class QueueOptions(Options):
+class QueueOptions(StrategyOptions):
     within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
     """Order of the items of one label. length-riffle: shortest, longest, second shortest, ..."""
 
 
 def round_robin(problem: Problem, *, within_cluster: str) -> Order:
-    """One item of each label in turn, in label order; labels that have run out are skipped, so small ones run out early
-    and the tail is what is left of the largest. O(M log M). Source: Diversity-Ordered Training."""
+    """One item of each label in turn, in label order; empty labels are skipped. Small labels run out early, so the tail
+    holds the largest alone. O(M log M). Source: Diversity-Ordered Training."""
     items, starts = _queues(problem, within_cluster)
     sizes = np.diff(starts)
     turn = np.arange(len(items)) - starts[:-1].repeat(sizes)
-    # Queues lie in label order, and the sort is stable: inside a turn the labels rise.
+    # Queues lie in label order and the sort is stable, so labels rise inside a turn.
     return items[np.argsort(turn, kind="stable")]
 
 
 def stratified(problem: Problem, *, within_cluster: str) -> Order:
     """The next item comes from the label that is furthest behind, counted in items: the greedy of Diversity-Ordered
-    Training, equal to its float64 formula bit for bit. Each label's share stays within a few items of its share of all;
-    but sequences are made of tokens, and where labels differ in item length batches drift further than under a shuffle.
-    O(M K)."""
+    Training, equal to its float64 formula bit for bit. Each label's share stays within a few items of its share of all.
+    Sequences count tokens, though: if labels differ in item length, batches drift further than under a shuffle. O(M K).
+    """
     from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
 
     items, starts = _queues(problem, within_cluster)
@@ -58,7 +58,7 @@ def stratified(problem: Problem, *, within_cluster: str) -> Order:
 
 def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
     """`stratified` with tokens instead of items: shares of tokens stay within a few of the longest items. Labels of
-    long items are served rarely, so sequences hold fewer labels; lengths are not balanced at all. O(M K)."""
+    long items come rarely, so sequences hold fewer labels; lengths are not balanced at all. O(M K)."""
     from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
 
     items, starts = _queues(problem, within_cluster)
@@ -67,8 +67,8 @@ def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
 
 def jittered(problem: Problem) -> Order:
     """Item j of a random permutation of label i gets the time stamp (j + s_i) / n_i, with n_i the items of the label
-    and s_i ~ U(0, 1) one a label; all sorted by it. The items of a label are evenly spaced; tokens, and other traits,
-    are not looked at. O(M log M). Source: the 2-way jittered shuffle of Don't Shuffle, Optimize (TerRIFIC)."""
+    and s_i ~ U(0, 1) one a label; items are sorted by it. A label's items are evenly spaced; tokens and other traits
+    are ignored. O(M log M). Source: the 2-way jittered shuffle of Don't Shuffle, Optimize (TerRIFIC)."""
     generator = np.random.default_rng(problem.seed)
     shuffled = generator.permutation(problem.items)
     labels = problem.labels
@@ -81,13 +81,13 @@ def jittered(problem: Problem) -> Order:
 
 
 def token_share_greedy(problem: Problem) -> Order:
-    """Idea 1 of Don't Shuffle, Optimize, to the letter. Among all remaining items the next one is
+    """Idea 1 of Don't Shuffle, Optimize, to the letter. The next of all remaining items is
 
         argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens,
 
     with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact, for
-    fewer than 2**51 tokens. Only the item's own label is looked at, so short items of labels on track go first, and
-    what is long, or behind, is left for the end. O(M K log R)."""
+    fewer than 2**51 tokens. It looks at the item's own label alone, so short items of labels on track go first; long
+    items and labels that are behind are left for the end. O(M K log R)."""
     from dagster_divorder.core.kernels.order_baselines import MOST_TOKENS, nearest_to_share
 
     if (tokens := int(problem.lengths.sum())) >= MOST_TOKENS:
@@ -99,10 +99,10 @@ def token_share_greedy(problem: Problem) -> Order:
 
 
 def bin_packing(problem: Problem) -> Order:
-    """Items into bins of `sequence_length` tokens, largest first, each bin preferring labels it lacks; bins are
-    concatenated as they close, and an item longer than a bin gets one of its own. Nothing crosses a bin's edge, if bins
-    are padded; but lengths fall from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered
-    Training."""
+    """Puts items into bins of `sequence_length` tokens, largest first; each bin prefers labels it lacks. Bins are
+    concatenated as they close; an item longer than a bin gets its own. If bins are padded, nothing crosses a bin's
+    edge, but lengths fall from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered Training.
+    """
     from dagster_divorder.core.kernels.order_baselines import largest_that_fits
 
     if problem.sequence_length is None:
@@ -111,29 +111,27 @@ def bin_packing(problem: Problem) -> Order:
     return shuffle[largest_that_fits(*runs, problem.sequence_length)]
 
 
-class ShardOptions(Options):
+class ShardOptions(StrategyOptions):
     shards: int = Field(64, ge=1)
-    """Contiguous parts of the items, of nearly equal size: less memory at a time, and less mixing, as it rises."""
+    """Contiguous parts of the items, of nearly equal size: more parts need less memory at a time and mix less."""
 
 
 def within_shard(problem: Problem, *, shards: int) -> Order:
-    """Each contiguous part shuffled in itself, one after the other, as where shards are loaded one at a time: the mix
-    moves from shard to shard as it does in the input. O(M log M). Source: TokenShard, where the loss jumps at every
-    shard."""
+    """Contiguous parts one after the other, each shuffled in itself, as when shards are loaded one at a time: the mix
+    moves from shard to shard as in the input. O(M log M). Source: TokenShard, where the loss jumps at every shard."""
     shard = np.arange(problem.items) * shards // max(problem.items, 1)
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
     return shuffled[np.argsort(shard[shuffled], kind="stable")]
 
 
-class BufferOptions(Options):
+class BufferOptions(StrategyOptions):
     buffer: int = Field(10_000, ge=1)
-    """Items held: blocks of the input that are longer than that stay blocks; more memory as it rises."""
+    """Items in the buffer: longer blocks of the input stay blocks; more items need more memory."""
 
 
 def buffer(problem: Problem, *, buffer: int) -> Order:
     """A buffer of items; a random one of them leaves as the next one enters. No item moves forward by `buffer` places
-    or more, so the mix moves as it does in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face
-    streaming."""
+    or more, so the mix moves as in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face streaming."""
     from dagster_divorder.core.kernels.order_baselines import through_buffer
 
     draws = np.random.default_rng(problem.seed).random(problem.items)
@@ -157,7 +155,7 @@ BASELINES = (
 def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, by `within_cluster`.
 
-    Items of equal length come at random; "length-desc" is "length-asc" backwards, as in Diversity-Ordered Training.
+    Items of equal length come in random order; "length-desc" reverses "length-asc", as in Diversity-Ordered Training.
     """
     labels = problem.labels
     shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
@@ -177,16 +175,16 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     if within_cluster == "length-desc":
         moved[first + from_end] = items
     else:
-        # The short half takes the even positions, the long half, from the longest down, the odd ones.
+        # The short half takes the even positions; the long half, longest first, the odd ones.
         moved[first + np.where(rank <= from_end, 2 * rank, 2 * from_end + 1)] = items
     return moved, starts
 
 
-class Runs(NamedTuple):
-    """Items sorted by label and length, so that the item of a label nearest to some length is a search away.
+class ItemRuns(NamedTuple):
+    """Items sorted by label and length, so that a search finds a label's item nearest to a given length.
 
-    items int64 (M,): positions in a shuffle; run r is items[first[r]:first[r+1]], rising, so that of equal items the
-    first is a random one; all have `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
+    items int64 (M,): positions in a shuffle; run r is items[first[r]:first[r+1]], rising, so that the first of equal
+    items is a random one; all have `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
     label k owns the runs of_label[k]:of_label[k+1].
     """
 
@@ -196,12 +194,12 @@ class Runs(NamedTuple):
     of_label: Ints
 
 
-def _runs(problem: Problem) -> tuple[Runs, Ints]:
-    """(the runs; the shuffle, int64 (M,): which item is at each of its positions)."""
+def _runs(problem: Problem) -> tuple[ItemRuns, Ints]:
+    """(the runs; the shuffle, int64 (M,): the item at each position)."""
     shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
     labels, lengths = problem.labels[shuffle], problem.lengths[shuffle]
     items = np.lexsort((lengths, labels))
     label, length = labels[items], lengths[items]
     starts = np.flatnonzero(np.r_[True, (label[1:] != label[:-1]) | (length[1:] != length[:-1])])
     of_label = np.searchsorted(label[starts], np.arange(label[-1] + 2))
-    return Runs(items, np.r_[starts, len(items)], length[starts], of_label), shuffle
+    return ItemRuns(items, np.r_[starts, len(items)], length[starts], of_label), shuffle

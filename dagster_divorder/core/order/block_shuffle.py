@@ -1,11 +1,11 @@
 """block_shuffle: the batches of another strategy's order, each kept whole, in random order.
 
-Don't Shuffle, Optimize rearranges the batches of its greedy order so, lest training follow some bias of the greedy
-(greedy_block_shuffle).
-Guarantee: every aligned batch is one of that order; the last, partial block stays last, so that they stay aligned.
+Don't Shuffle, Optimize shuffles the batches of its greedy order in this way (greedy_block_shuffle), lest training
+follow a bias of the greedy.
+Guarantee: every aligned batch is a batch of that order; the last, partial block stays last, so that all stay aligned.
 Cost: that of the other strategy.
-Known weakness: prefixes of many batches stray like a shuffle of the batches' own small deviations, no longer held near
-the mix; a window that is not aligned has parts of two batches that were not made for each other.
+Known weakness: nothing keeps prefixes of many batches near the mix; they stray like a shuffle of the batches' own small
+deviations. A window that is not aligned has parts of two batches that were not balanced together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.order.problem import Order, Problem
-from dagster_divorder.core.order.strategy import Options, Strategy, checked, one_of
+from dagster_divorder.core.order.strategy import Strategy, StrategyOptions, checked, one_of
 
 
-class BlockOptions(Options):
+class BlockOptions(StrategyOptions):
     block_strategy: str = "balanced"
     """The strategy whose order is cut into blocks of `batch` items; its options may be given too."""
 
@@ -38,10 +38,10 @@ def permute(
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockShuffle(Strategy):
-    """Also takes the options of the strategy whose batches it shuffles, and looks at what that one looks at."""
+    """Takes the options of the inner strategy too, and depends on all that the inner strategy depends on."""
 
     others: Mapping[str, Strategy]
-    """The strategies whose batches it can shuffle, by name."""
+    """The possible inner strategies, by name."""
 
     def option_names(self, given: Mapping[str, Any]) -> list[str]:
         own = super().option_names(given)
@@ -66,6 +66,6 @@ class _BlockShuffle(Strategy):
 
 
 def shuffling_batches_of(others: Mapping[str, Strategy]) -> Strategy:
-    """The strategy that shuffles the batches of any of these."""
+    """`block_shuffle` with `others` as its possible inner strategies, by name."""
     function = partial(permute, others)
     return _BlockShuffle("block_shuffle", function, BlockOptions, reads=frozenset({"batch"}), others=others)

@@ -1,10 +1,10 @@
-"""Cells: contiguous parts of an order, each ordered anew in itself. What `spread` and `epochs` are made of.
+"""Cells: contiguous parts of an order, each ordered anew in itself. `spread` and `epochs` are built from them.
 
 Letters: M items.
-Guarantee: no item leaves its cell; the cells keep their order. The strategy orders each cell after the totals of all
-that stands before it, so it makes up for what the cells before leave out of the mix.
-Cost: that of the strategy on each cell, two at a time in threads, and O(nnz + J) for the totals of each.
-Known weakness: a strategy that chooses among all items has fewer to choose from.
+Guarantee: no item leaves its cell; the cells keep their order. The strategy orders each cell after the totals of
+everything before it, so each cell makes up for the deviation of earlier cells.
+Cost: the strategy's on each cell, two at a time in threads, and O(nnz + J) for the totals of each.
+Known weakness: inside a cell the strategy has fewer items to choose from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_divorder.core.order.strategy import Strategy
 
 
 def cell_bounds(items: int, cells: int, batch: int) -> NDArray[np.int64]:
-    """Where cells begin, and the last ends, int64 (cells + 1,): nearly equal, of whole batches if of some of them."""
+    """The cells' bounds, int64 (cells + 1,): nearly equal sizes, in whole batches if a cell has four or more."""
     bounds = np.arange(cells + 1) * items // cells
     if items >= 4 * batch * cells:
         bounds[1:-1] = np.rint(bounds[1:-1] / batch).astype(np.int64) * batch
@@ -42,10 +42,10 @@ def order_in_cells(
     """`order`, an order of the problem's items, with the items of each cell ordered anew.
 
     bounds: int64 (cells + 1,), rising from 0 to M: where cells begin and end.
-    keep: bool (M,), by item: these stay where they are, and the others fill the positions left.
-    anew: shuffle each cell and put its first item first, so that a strategy without chance has another order, too.
-    own_mix: each cell keeps its own mix, whatever stands before; for cells that have the mix they are to have.
-    draw: another number gives other random numbers, of the same seed of the problem; each cell has its own.
+    keep: bool (M,), by item: these keep their places; the others fill the places left.
+    anew: shuffle each cell and fix its first item, so that even a deterministic strategy gives another order.
+    own_mix: each cell keeps its own mix, whatever precedes it; for cells that already have the intended mix.
+    draw: selects other random numbers for the same seed of the problem; each cell has its own.
     """
     out = order.copy()
     placed = [problem.placed]
@@ -68,13 +68,13 @@ def order_in_cells(
 
     seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(placed)).tolist()
     with ThreadPoolExecutor(2) as threads:
-        # Read to its end for the errors.
+        # list() raises the threads' errors.
         list(threads.map(order_cell, bounds[:-1], bounds[1:], placed, seeds))
     return out
 
 
 def alone(problem: Problem, items: NDArray[np.int64]) -> Problem:
-    """The problem of ordering some of the items by their own mix, as if there were no others."""
+    """The problem of ordering only these items, with their own mix as target."""
     part = problem.part(items)
     nothing = np.zeros(part.dense.shape[1])
     part = replace(

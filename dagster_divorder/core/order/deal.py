@@ -1,19 +1,20 @@
-"""Documents dealt to shards, each of the corpus's own mix, so that they can be ordered apart and concatenated.
+"""Documents dealt to shards, each of the corpus's own mix, so that shards can be ordered apart and concatenated.
 
 Letters: N documents, R of them dealt, T traits, J trait values, P shards.
 
-One pass, longest document first, equally long ones at random: each goes where the prefixes that end with a shard, in
-their sum of squares over all seams, then stray least from the corpus's mix, in tokens and, with DOCUMENT_WEIGHT, in
-documents (`core.kernels.order_deal`). Long documents leave deviations that the many short ones after them make up for.
-Any number of shards goes the same way. What is consumed already stands before the first shard, which makes up for what
-that lacks. Copies of a text go to shards at even distances, but for a few of the shortest that find no room.
-Guarantee: every document in one shard, none with more than R / P, rounded up; the same arguments give the same bytes.
+One pass, longest document first, equally long ones at random. Each document goes to the shard that keeps the prefixes
+ending at a seam nearest to the corpus's mix (sum of squares over all seams), in tokens and, with DOCUMENT_WEIGHT, in
+documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the long ones before them.
+Consumed documents stand before the first shard, which makes up for their deviation. Copies of a text go to shards at
+even distances, but for a few of the shortest that find no room.
+Guarantee: every document in one shard, no shard with more than R / P, rounded up; the same arguments give the same
+bytes.
 Cost: a sort of the documents and O(R T P) time; 20 bytes a document while they are sorted, 6 + 4 T while
 they are dealt, 2 afterwards, and 16 J P bytes.
 Source: the objective of Don't Shuffle, Optimize at the seams alone; online vector balancing, as in GraB. Measured, also
 against walks of a tree of signed sums: docs/decisions/ordering-shards.md.
-Known weakness: what is no trait, such as words, is in a shard as in a random sample. Copies in neighbouring shards may
-stand near the seam between these.
+Known weakness: features that are no trait, such as words, vary between shards as between random samples. Copies in
+neighbouring shards may stand near the seam between them.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.traits import Traits
 
 DOCUMENT_WEIGHT = 0.01
-"""Weight of a trait in documents over its weight in tokens, as in `core.order.items`, but smaller: which documents a
-sequence holds is decided inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives
+"""Weight of a trait in documents over its weight in tokens; smaller than in `core.order.items`, as the documents of a
+sequence are chosen inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives
 20,100 tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
 
 RARITY = 0.25
-"""Power of the number of documents that a value's weight falls with: rare values have few documents that could make up
-for one. Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards
-27,000, 26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
+"""A value's weight falls with its number of documents to this power: rare values have few documents to make up for one.
+Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards 27,000,
+26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
 
 MOST_SHARDS = 4096
 """Each costs 16 bytes a trait value, and time for every document."""
@@ -53,9 +54,8 @@ def shard_of_each(
 ) -> NDArray[np.int16]:
     """The shard of every document, int16 (N,) in [0, shards).
 
-    weights: trait -> number above 0, the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,), a number
-    of 0 or more for each text, equal for its copies. frozen: int64 (F,), documents that stand before all others; they
-    are of shard 0 and take no room.
+    weights: trait -> number above 0, the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,) >= 0, equal
+    for copies of a text. frozen: int64 (F,), documents before all others; they belong to shard 0 and take no room.
     """
     from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
 
@@ -68,23 +68,23 @@ def shard_of_each(
     codes = np.stack([traits.codes[trait] for trait in weights])
     codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
     unit = max(1.0, float(traits.tokens.mean())) if documents else 1.0
-    # As if the first shard held what the consumed has beyond its part of the mix.
+    # The excess of the consumed documents over the mix counts as the first shard's.
     begun = seam_products(shards, 0)
-    held, held_documents = (
+    excess, excess_documents = (
         _beyond_the_mix(codes, sum(sizes), consumed, counted)[:, np.newaxis] * begun
         for counted in (traits.tokens, np.ones(documents, np.int8))
     )
     values = np.repeat([*weights.values(), max(weights.values())], [*sizes, 1])
-    held_by = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), documents)
+    holders = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), documents)
     return deal_to_shards(
         queue,
         queue if copies is None else copies[queue],
         traits.tokens,
         codes,
-        values / np.maximum(held_by, 1) ** RARITY,
+        values / np.maximum(holders, 1) ** RARITY,
         DOCUMENT_WEIGHT * unit * unit,
-        held,
-        held_documents,
+        excess,
+        excess_documents,
         np.full(shards, -(-len(queue) // shards), np.int64),
     )
 
@@ -97,7 +97,7 @@ def _longest_first(
     np.random.default_rng(seed).shuffle(number)
     if copies is not None:
         number = np.argsort(number[copies], kind="stable").astype(np.uint32)
-    # One key of both, sorted in place, takes a third of the memory of sorting places by length.
+    # Sorting one combined key in place takes a third of the memory of sorting places by length.
     if copies is None:
         keys = tokens[number]
     else:
@@ -117,7 +117,7 @@ def _longest_first(
 def _beyond_the_mix(
     codes: NDArray[np.int32], values: int, documents: NDArray[np.int64], counted: NDArray[np.signedinteger]
 ) -> NDArray[np.float64]:
-    """What some documents have of each value, and of all, beyond their part of the whole's mix, float64 (J + 1,).
+    """The documents' excess of each value, and of all, over their part of the whole's mix, float64 (J + 1,).
 
     counted: int64 (N,), tokens or ones.
     """

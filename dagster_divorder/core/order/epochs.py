@@ -1,19 +1,19 @@
-"""An order for each epoch: every epoch another one, and an item's places in two epochs nearly a whole epoch apart.
+"""A different order for each epoch, with an item's places in two successive epochs nearly a whole epoch apart.
 
 Letters: M items, E epochs, B blocks.
 
 The first epoch is the strategy's own order (with `copies`, the spread one), cut into B blocks. Every later epoch has
-the same blocks in the same order; each begins with an item drawn at random, and the strategy orders the others anew
-after the totals so far, which the end of an epoch brings back to the whole's mix. Cells that have the mix themselves
-(`spread`) are blocks, or made of some, and each is ordered by its own mix.
+the same blocks in the same order. Each block begins with an item drawn at random; the strategy orders its other items
+anew after the totals so far, and at the end of an epoch the totals are back at the whole's mix. If cells have the mix
+themselves (`spread`), each block is a cell or a part of one and is ordered by its own mix.
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
-across the boundary as they do inside, less a block. A window over the boundary is two ends of orders that keep the
-mix, so it strays no more than one inside.
+across the boundary as they do inside, less a block. A window over the boundary joins two ends of orders that keep the
+mix, so it strays no more than a window inside.
 Cost: the strategy E times. Source: the epoch boundary of Diversity-Ordered Training, where the loss dips and the
 gradient's norm spikes.
-Known weakness: a block holds the same items in every epoch, so batches are made of the same B-th of the items. Later
-epochs of `original` are shuffles within blocks, not the order that was given. Copies of what a frozen beginning holds
-are nearer over the first boundary, a quarter of a turn or so, and no frozen item keeps its place in its block.
+Known weakness: a block holds the same items in every epoch, so its batches always come from the same B-th of the items.
+Later epochs of `original` are shuffles within blocks, not the input order. Copies of frozen items are nearer over the
+first boundary, about a quarter of a turn, and no frozen item keeps its place in its block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.arguments import Task, make_task
+from dagster_divorder.core.order.arguments import OrderTask, make_task
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order
 from dagster_divorder.core.order.spread import Times, spread_rest
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 BLOCKS = 16
-"""B: an item comes again later as it rises, and meets fewer others."""
+"""B: with more blocks an item comes again later, and meets fewer others."""
 
 BLOCK = 32
-"""Items a block at least: a corpus of fewer than BLOCKS x BLOCK items has fewer blocks."""
+"""Fewest items of a block: a corpus of fewer than BLOCKS x BLOCK items has fewer blocks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """The orders of all epochs, each computed when it is asked for. Holds the items and the first epoch's order.
+    """The orders of all epochs, each computed on request. Holds the items and the first epoch's order.
 
     first: int64 (M,). bounds: int64 (B + 1,), where its blocks begin and end. keep: bool (M,), by item: copies that
     keep their places. own_mix: each block has the whole's mix.
     """
 
-    task: Task
+    task: OrderTask
     first: Order
     bounds: NDArray[np.int64]
     keep: NDArray[np.bool_]
@@ -77,11 +77,11 @@ def plan_epochs(
     copies: ArrayLike | Times | None = None,
     **options: Any,
 ) -> Epochs:
-    """What the orders of any number of epochs follow from; arguments and errors as `epoch_orders` has them."""
+    """A plan for any number of epochs; arguments and errors as in `epoch_orders`."""
     task = make_task(counts, groups, **options)
     problem = task.problem
     spread = spread_rest(task, np.arange(problem.items) if copies is None else copies)
-    # As fine as the cells that keep copies apart, which would meet in larger blocks.
+    # As many as the cells that keep copies apart: in larger blocks copies would meet.
     blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
     mixed = None if task.frozen.size else spread.mixed
@@ -102,8 +102,8 @@ def epoch_orders(
 ) -> NDArray[np.int64]:
     """Permutations of the M items, int64 (E, M), one a row.
 
-    copies: int (M,), as in `core.order.spread.spread_order`; by default no item is a copy. counts, groups and the
-        options are those of `core.order.order`; `frozen` is the beginning of the first epoch.
+    copies: int (M,), as in `core.order.spread.spread_order`; by default no item is a copy. counts, groups, options: as
+        in `core.order.order`; `frozen` is the beginning of the first epoch.
 
     The same arguments give the same bytes; row e is the same for any number of epochs above e.
 

@@ -1,10 +1,9 @@
-"""grid_shuffle: the contiguous parts in a grid, the items of each column mixed, then those of each row.
+"""grid_shuffle: lays contiguous parts out in a grid, mixes the items of each column, then the items of each row.
 
 Letters: M items, P parts (shards), C columns, R rows.
 
-Guarantee: every item may come to every place, and no more than one column or row, about M / C items with C the root of
-P, is ever needed at once: each is mixed by draws of its own, so that `dagster_divorder.write.grid` gives the same order
-of files as the whole gives in memory.
+Guarantee: every item can reach every place. Only one column or row is needed at once, about M / C items with C the root
+of P. Each has its own random draws, so `dagster_divorder.write.grid` gives files the same order as items in memory.
 Cost: O(M + P). Random like a shuffle, and no better. Source: TokenShard (On Shuffling Tokens).
 """
 
@@ -24,8 +23,7 @@ from dagster_divorder.core.order.strategy import Strategy
 
 @dataclass(frozen=True)
 class Grid:
-    """Items 0 to M - 1 in P contiguous parts, of nearly equal size, that stand row by row in a grid as square as can
-    be."""
+    """Items 0 to M - 1 in P contiguous parts of nearly equal size, row by row in the squarest grid."""
 
     items: int
     shards: int
@@ -42,7 +40,7 @@ class Grid:
         return -(-self.shards // self.columns)
 
     def column(self, number: int) -> list[range]:
-        """The items of each part of a column, from the top row down; a last row may lack a part there."""
+        """The items of each part of a column, from the top row down; the last row may lack that part."""
         return [
             range(self._begin(part), self._begin(part + 1))
             for part in range(number, self.shards, self.columns)
@@ -54,11 +52,11 @@ class Grid:
         return range(self._begin(first), self._begin(min(first + self.columns, self.shards)))
 
     def mixed_column(self, number: int) -> NDArray[np.int64]:
-        """The order in which the items of a column take its places, int64 (n,), both counted from 0 in the column."""
+        """The item at each place of a column, int64 (n,), both counted from 0 in the column."""
         return self._mixed(0, number, sum(map(len, self.column(number))))
 
     def mixed_row(self, number: int) -> NDArray[np.int64]:
-        """The same of a row."""
+        """The item at each place of a row, as in `mixed_column`."""
         return self._mixed(1, number, len(self.row(number)))
 
     def _mixed(self, axis: int, number: int, items: int) -> NDArray[np.int64]:
@@ -69,7 +67,7 @@ class Grid:
 
 
 def grid_shuffle(problem: Problem, *, shards: int) -> Order:
-    """The order of the module's docstring; more parts than items are as many."""
+    """The order of the module's docstring. At most one part an item."""
     grid = Grid(problem.items, max(1, min(shards, problem.items)), problem.seed)
     mixed = np.empty(problem.items, np.int64)
     for number in range(grid.columns):

@@ -4,15 +4,15 @@ Letters: N documents, J trait values, G groups.
 
 Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them:
 sequences hold few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait
-makes two groups, its tokens and its documents, the latter counted in units of the mean length. One more group
-counts documents in coarse bins of length: of a hundred fine bins the order cannot know that neighbours are alike, and
-would still fill one sequence with short documents and the next with long ones.
+makes two groups, its tokens and its documents, the latter counted in units of the mean length. One more group counts
+documents in coarse bins of length: the order cannot know that neighbours among a hundred fine bins are alike, and would
+still fill one sequence with short documents and the next with long ones.
 
-Where windows of whole documents count (`within` below 1), documents weigh less, and every trait makes a third group, in
-roots of tokens: tokens alone are decided by the longest documents, which no order evens out.
+If windows of whole documents count (`within` below 1), documents weigh less, and every trait makes a third group, in
+roots of tokens: the longest documents decide tokens alone, and no order evens those out.
 
-Guarantee: integer counts, exact to 2**62 tokens; group 0 is the first trait in tokens, with a stored 0 for a document
-without tokens, so that it keeps its label.
+Guarantee: integer counts, exact to 2**62 tokens. Group 0 is the first trait in tokens; a document without tokens has a
+stored 0 there, so that it keeps its label.
 Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
 Source: the measurements in docs/decisions/ordering-documents.md.
 Known weakness: the documents' weight is a compromise between sequences and batches; `within` chooses the place.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 DOCUMENT_WEIGHT = 300.0
-"""Weight of a trait in documents over its weight in tokens: sequences hold more topics as it rises, and prefixes and
+"""Weight of a trait in documents over its weight in tokens: with more, sequences hold more topics, and prefixes and
 batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
 300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
 
@@ -47,11 +47,11 @@ gives 0.036, 2 0.037, 4 0.039, `DOCUMENT_WEIGHT` 0.043; labels in 8,192 tokens 1
 tenth in mean log length over a shuffle's 1.06, 1.04, 0.59, and 0.60 with a drift of long documents."""
 
 LEAST_ROOT = 0.01
-"""Weight of a trait in roots of tokens over its weight in documents, just below `within` = 1: on a logarithmic scale it
-rises to 1 at `within` = 0, so that what `within` brings changes evenly."""
+"""Weight of a trait in roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
+`within` = 0 on a logarithmic scale, so that the effect of `within` changes evenly."""
 
 TABLE_WITHIN = 0.0
-"""`within` of a table whose records are not packed: what counts is a batch of records."""
+"""`within` of a table whose records are not packed: batches of records count."""
 
 COARSE_LENGTH_BINS = 16
 """Quantile bins of the group of coarse lengths, about as many as a sequence has documents. The same corpus: without it
@@ -69,7 +69,7 @@ class Items:
     coordinates: NDArray[np.float32] | None = None
 
     def part(self, begin: int, end: int) -> Items:
-        """The items [begin, end) alone."""
+        """The items [begin, end)."""
         if (begin, end) == (0, self.counts.shape[0]):
             return self
         kept = None if self.coordinates is None else self.coordinates[begin:end]
@@ -85,10 +85,10 @@ def document_items(
 ) -> Items:
     """Items whose order balances every trait.
 
-    tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first one gives the label
-    to strategies that take one. Of a trait with several values a document, its tokens are shared among them.
+    tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first trait gives the
+    label. If a trait has several values a document, they share its tokens.
     weights: name -> number above 0, for every trait; equal by default.
-    within: from 0, windows of whole documents near the mix, to 1, more topics inside packed sequences.
+    within: from 0 (windows of whole documents near the mix) to 1 (more topics inside packed sequences).
 
     Raises:
         InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
@@ -97,7 +97,12 @@ def document_items(
     from scipy.sparse import csr_matrix
 
     sizes = whole_numbers("tokens", tokens, each="document")
-    columns = [_values_of(name, values, len(sizes)) for name, values in traits.items()]
+    columns = [
+        values
+        if isinstance(values, ManyCodes)
+        else whole_numbers(f"trait {name!r}", values, len(sizes), each="document")
+        for name, values in traits.items()
+    ]
     if not columns:
         raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
     weight = _trait_weights(list(traits), weights)
@@ -111,7 +116,7 @@ def document_items(
         *roots,
     ]
     codes = [column.codes if isinstance(column, ManyCodes) else column for column in columns]
-    n_values = [int(of.max(initial=0)) + 1 for of in codes]
+    n_values = [int(column_codes.max(initial=0)) + 1 for column_codes in codes]
     starts = np.cumsum([0, *n_values])
 
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
@@ -140,7 +145,7 @@ def document_items(
         data[at] = amounts
     counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
     if lists:
-        # A list may name a value twice, and in any order.
+        # A list may repeat a value, and has any order.
         counts.sum_duplicates()
     return Items(
         counts=counts,
@@ -154,12 +159,6 @@ def document_items(
             ]
         ),
     )
-
-
-def _values_of(name: str, values: ArrayLike | ManyCodes, documents: int) -> NDArray[Any] | ManyCodes:
-    if isinstance(values, ManyCodes):
-        return values
-    return whole_numbers(f"trait {name!r}", values, documents, each="document")
 
 
 def design_effect(sizes: NDArray[Any]) -> float:

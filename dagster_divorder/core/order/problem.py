@@ -1,9 +1,9 @@
-"""What every strategy is given: the items' sparse trait rows, checked once.
+"""The input of every strategy: the items' sparse trait rows, checked once.
 
 Letters: M items, J trait values, G groups of trait values, K labels, nnz stored entries.
-Guarantee: whatever a `Problem` holds is finite, non-negative and in range; strategies check nothing again. The
+Guarantee: all numbers of a `Problem` are finite, non-negative and in range, so strategies check nothing again. The
 caller's matrix is never written to.
-Cost: O(nnz + J + M); index arrays are shared with the caller's matrix where their dtypes allow.
+Cost: O(nnz + J + M); index arrays are shared with the caller's matrix if their dtypes allow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.order_greedy import Rows
+    from dagster_divorder.core.kernels.order_greedy import SparseItems
 
 Order = NDArray[np.int64]
 
@@ -31,13 +31,13 @@ weight 0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; of newsgroups 4.0, 1.1, 1.5, 
 stray 0.98, 1.04, 1.04 and 1.07 times as far as f3's in clusters."""
 
 CENTRED_AT_ONCE = 1 << 16
-"""Rows of dense coordinates, so that no second copy of them is held in float64."""
+"""Rows of dense coordinates shifted at once, so that no second copy exists in float64."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Totals:
-    """Sums over a set of items: values float64 (J,), each trait value's; items, their number; norms, the sum of
-    their rows' L2 norms in group 0 (what f2 keeps in pace); dense float64 (D,), of their dense coordinates."""
+    """Sums over a set of items: values float64 (J,), by trait value; items, their number; norms, of their rows' L2
+    norms in group 0 (f2 keeps it in pace); dense float64 (D,), of their dense coordinates."""
 
     values: NDArray[np.float64]
     items: int
@@ -56,7 +56,7 @@ class Totals:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Targets:
     """A mix that moves. At progress[i] (float64 (P,), rising from 0 to 1, in shares of the tokens of group 0) trait
-    value j is to have the share shares[i, j] (float64 (P, J)) of its group; in between, linearly interpolated."""
+    value j should have the share shares[i, j] (float64 (P, J)) of its group; linear in between."""
 
     progress: NDArray[np.float64]
     shares: NDArray[np.float64]
@@ -67,11 +67,11 @@ class Problem:
     """Items to order. Rows are CSR: item s has `data[k]` of trait value `indices[k]` for indptr[s] <= k < indptr[s+1].
 
     indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
-    >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it says to which
-    trait value an item without tokens belongs.
-    dense float32 (M, D): signed coordinates, centred, so that those of all there is to be consumed sum to nothing.
-    placed: what was consumed before the first of these items; whole: all there is to be consumed, whose mix is the
-    target. Strategies without running totals need neither.
+    >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
+    without tokens its trait value.
+    dense float32 (M, D): signed coordinates, centred: over the whole they sum to zero.
+    placed: totals of the items consumed before these; whole: totals of everything, the target mix. Strategies without
+    running totals need neither.
     """
 
     indptr: NDArray[np.int64]
@@ -96,8 +96,8 @@ class Problem:
     def labels(self) -> NDArray[np.int32]:
         """One label an item, int32 (M,) in [0, K), every label in use: its largest value of group 0.
 
-        Labels are numbered as the trait values are; of equal values the first counts, and the first value of group 0
-        stands in for an item that has none.
+        Labels are numbered in the order of the trait values. Of equal values the first counts; an item without values
+        in group 0 gets the group's first.
         """
         values, _ = self._first_group()
         used = np.zeros(len(self.groups), bool)
@@ -107,7 +107,7 @@ class Problem:
 
     @cached_property
     def sizes(self) -> NDArray[Any]:
-        """Sum of an item's row in group 0, int64 or float64 (M,), in the unit of the counts."""
+        """Sums of the items' rows in group 0, int64 or float64 (M,), in the unit of the counts."""
         _, sums = self._first_group()
         return sums
 
@@ -142,7 +142,7 @@ class Problem:
 
     @property
     def norms(self) -> NDArray[np.float64]:
-        """L2 norm of an item's row in group 0, float64 (M,)."""
+        """L2 norms of the items' rows in group 0, float64 (M,)."""
         norms = np.zeros(self.items)
         self._norms_into(norms)
         return norms
@@ -153,8 +153,8 @@ class Problem:
         return norms_and_sums(self.rows(), norms)
 
     def part(self, items: NDArray[np.int64], placed: Totals | None = None) -> Problem:
-        """The problem of ordering some of the items, in [0, M), after `placed` (by default, what this one comes
-        after). Its item i is items[i]; the target stays that of the whole."""
+        """The problem of ordering `items`, in [0, M), after `placed` (by default this problem's). Its item i is
+        items[i]; the target stays the whole's mix."""
         from dagster_divorder.core.kernels.order_items import rows_of
 
         rows = rows_of(items, self.rows())
@@ -167,14 +167,14 @@ class Problem:
             placed=placed or self.placed,
         )
 
-    def rows(self) -> Rows:
-        """The items as the greedy kernels read them; nothing is copied."""
-        from dagster_divorder.core.kernels.order_greedy import Rows
+    def rows(self) -> SparseItems:
+        """The items in the form that kernels read; nothing is copied."""
+        from dagster_divorder.core.kernels.order_greedy import SparseItems
 
-        return Rows(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
+        return SparseItems(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
 
     def with_coordinate(self, values: NDArray[np.float64], placed: float) -> Problem:
-        """With one more dense coordinate, float64 (M,), of which `placed` is the sum over what is placed."""
+        """The problem with one more dense coordinate, float64 (M,), whose sum over the placed items is `placed`."""
         return replace(
             self,
             dense=np.column_stack([self.dense, values.astype(np.float32)]),
@@ -182,8 +182,8 @@ class Problem:
         )
 
     def recentred(self, placed: NDArray[np.float64]) -> Problem:
-        """Shifted so that `placed`, float64 (D,), and the dense coordinates of these items sum to zero; each item is
-        shifted in proportion to its tokens."""
+        """The problem with dense coordinates shifted, by token, so that they and `placed`, float64 (D,), sum to
+        zero."""
         sizes = self.sizes.astype(np.float64)
         rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
         return replace(
@@ -191,11 +191,10 @@ class Problem:
         )
 
     def with_norms(self) -> Problem:
-        """With one more group, in items: NORM_BINS quantile bins of the whole row's norm.
+        """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
 
-        Whatever scores items by <D, a> + |a|^2 / 2 puts rows of a large norm off to the end, where they drift; balanced
-        like any trait, they come evenly. Source: the term that f2 adds, which keeps the mean norm in pace and leaves
-        its spread.
+        A score of <D, a> + |a|^2 / 2 puts rows of a large norm off to the end, where they drift; balanced like any
+        trait, they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
         """
         from dagster_divorder.core.kernels.order_items import row_norms, with_entry
 
@@ -203,7 +202,7 @@ class Problem:
             return self
         shares = mix(self.whole.values, self.groups)
         exact = row_norms(self.rows(), shares)
-        # Rows that differ by rounding alone are of one bin.
+        # Rows that differ by rounding alone get one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
         bins = bin_codes(norms, edges)
@@ -211,8 +210,8 @@ class Problem:
             return self
         first = len(self.groups)
         mean = float(self.sizes.sum()) / self.items
-        # An item enters its bin as `unit` tokens; the weight makes up for the rest, so that it counts as `mean` tokens.
-        # A power of two near the mean, so that items of 2**22 times the tokens are ordered alike.
+        # An item enters its bin as `unit` tokens; the weight makes it count as `mean` tokens. The unit is a power of
+        # two near the mean, so that items with 2**22 times the tokens are ordered alike.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
         of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)
@@ -259,14 +258,14 @@ class Problem:
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         from dagster_divorder.core.kernels.order_items import largest_and_sum
 
-        # The result has the kind of the sum: whole numbers stay whole.
+        # Whole numbers stay whole.
         sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
         values = largest_and_sum(self.rows(), sums)
         return values, sums
 
 
 def mix(totals: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Each value's share of its group, float64 (J,); 0 in a group without any."""
+    """Each value's share of its group, float64 (J,); 0 in an empty group."""
     group_totals = np.bincount(groups, weights=totals)[groups]
     return np.divide(totals, group_totals, out=np.zeros(len(totals)), where=group_totals > 0)
 
@@ -277,6 +276,6 @@ def less_rate(
     """coordinates (M, D) - sizes (M,) x rate (D,), float32 (M, D)."""
     out = np.empty(coordinates.shape, np.float32)
     for first in range(0, len(out), CENTRED_AT_ONCE):
-        some = slice(first, first + CENTRED_AT_ONCE)
-        out[some] = coordinates[some] - sizes[some, np.newaxis] * rate
+        chunk = slice(first, first + CENTRED_AT_ONCE)
+        out[chunk] = coordinates[chunk] - sizes[chunk, np.newaxis] * rate
     return out

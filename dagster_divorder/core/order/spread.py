@@ -2,26 +2,25 @@
 
 Letters: M items, R of them left to order, r copies of one document among these.
 
-1. Documents are put into classes by r, and the strategy orders each class (the one without copies makes up for a
+1. Documents are put into classes by r, and the strategy orders each class (the class without copies makes up for a
    frozen prefix). A document with the phase u in [0, 1) in that order has its copies at the times (i + u) / r, for i =
-   0..r-1: R / r apart, as far as it can be for all documents at once. Each class keeps its own mix at all times.
-2. The order by time is cut into cells, and the strategy orders each cell anew after the totals so far, since the
-   classes know nothing of each other. A document so often copied that R / r is less than MIN_DISTANCE cells
-   keeps its times.
+   0..r-1: R / r apart, the largest distance possible for all documents at once. Each class always keeps its own mix.
+2. The order by time is cut into cells. The strategy orders each cell anew after the totals so far, since the classes
+   were ordered apart. If R / r is less than MIN_DISTANCE cells, a document keeps its times.
 
-Items that hold several texts, as packed sequences do, come with times of their own and the room that these leave
-(`Times`). Each is dealt to a cell in its room, those without any copy to any cell, such that every beginning of the
-cells has its part of the way to the whole's mix; each cell then has the mix, and is ordered by its own.
+Items that hold several texts, such as packed sequences, bring their own times and the room around these (`Times`). Each
+item is dealt to a cell in its room, items without copies to any cell, such that every prefix of cells has its part of
+the path to the whole's mix. Each cell then has the mix, and is ordered by its own.
 
-Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
-A strategy that does not look at traits has nothing to gain from cells: all documents keep their times, and the last
-copies are about a quarter of a turn or more before the frozen ones, where these come again in the next epoch.
-Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
-times R / r, give or take rounding. Linear in M, whatever the copies: none, one document alone, all the same.
-Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, there with as
-many subsets as the most copied document has copies, in each of which documents are unique; the times are those of its
-2-way jittered shuffle.
-Known weakness: sequences hold a little fewer topics, and markedly fewer where much of the corpus keeps its times: see
+If a document has frozen copies, its first other copy comes about half a turn after the last frozen one. A strategy that
+ignores traits gains nothing from cells: all documents keep their times, and the last copies stand about a quarter of a
+turn or more before the frozen ones come again in the next epoch.
+Guarantee: copies stand R / r places apart, less two cells at most, so at least about half of it; copies that keep their
+times stand R / r apart within rounding. Linear in M for any number of copies.
+Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, which uses as
+many subsets as the most copied document has copies, with unique documents in each; the times are those of its 2-way
+jittered shuffle.
+Known weakness: sequences hold a little fewer topics, and markedly fewer if much of the corpus keeps its times: see
 docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so. Copies at even times cannot follow
 targets that move.
 """
@@ -35,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_numbers
-from dagster_divorder.core.order.arguments import Task, make_task
+from dagster_divorder.core.order.arguments import OrderTask, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
@@ -45,41 +44,41 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 CELL, MIN_CELL, MAX_CELLS = 2048, 128, 128
-"""CELL: items a cell has without copies (about). MIN_CELL: what it may shrink to so that copies lie MIN_DISTANCE cells
-apart, or the mix can move. MAX_CELLS: never more cells than this, even if they then exceed CELL. The strategy has more
-choice in larger cells, but copies that keep their times are in its way."""
+"""CELL: items a cell has without copies (about). MIN_CELL: its least size, for copies MIN_DISTANCE cells apart or a mix
+that moves. MAX_CELLS: never more cells than this, even if they then exceed CELL. Larger cells give the strategy more
+choice, but more copies keep their times, which limits it."""
 
 SERVED_COPIES = 0.95
-"""Part of the copies that smaller cells are made for."""
+"""Share of the copies that cells shrink for."""
 
 CELLS_OF_MOVING_MIX = 16
-"""Cells at least, where the mix has to move: after a frozen prefix or with targets."""
+"""Fewest cells if the mix has to move: after a frozen prefix or with targets."""
 
 MIN_DISTANCE = 4
-"""Cells between copies, below which they keep their times: copies stay nearer to even distances as it rises, and the
-strategy has fewer items to choose from."""
+"""Copies nearer than this many cells keep their times: more keep distances more even, and leave the strategy fewer
+items to choose from."""
 
 OWN_MIX_SHARE = 0.01
-"""Part of their own mix in the targets of documents without copies."""
+"""Share of their own mix in the targets of documents without copies."""
 
 ROUNDS = 8
-"""In which items are moved between cells: cells are nearer to the mix as it rises. Mixture corpus, everything twice,
-8192 tokens, 4, 8 and 16 rounds: mean prefix L2 20,400, 19,400 and 19,000 tokens, worst window of 256 sequences 0.74,
-0.70 and 0.70 points off."""
+"""Rounds of moving items between cells: more bring cells nearer to the mix. Mixture corpus, everything twice, 8192
+tokens, 4, 8 and 16 rounds: mean prefix L2 20,400, 19,400 and 19,000 tokens, worst window of 256 sequences 0.74, 0.70
+and 0.70 points off."""
 
 RARE = 32
-"""Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
+"""Numbers of copies that fewer documents than this have share one order of phases."""
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Places that items are given, where each holds several texts: what packed sequences have in place of `copies`.
+    """Times given to items that hold several texts: packed sequences have them in place of `copies`.
 
-    times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
-    that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
-    leaves its time. room: float64 (M, 2), the earliest and the latest time of each item, which is dealt to a cell
-    between them, or keeps its time if there is none; for items of about one length. Without it items with times stay in
-    the cells of these.
+    times: float64 (M,), in [0, 1), of items that are not frozen; NaN for items that may stand anywhere. copies: int64
+    (M,), the copies of an item's most copied text, 1 without any. cells: how many; 0: as many as `copies` need. exact:
+    every item keeps its time. room: float64 (M, 2), the earliest and the latest time of each item, for items of about
+    one length: an item goes to a cell between them, or keeps its time if none is. Without room, items with times stay
+    in the cells of their times.
     """
 
     times: NDArray[np.float64]
@@ -89,7 +88,7 @@ class Times:
     room: NDArray[np.float64] | None = None
 
     def first(self, items: int) -> Times:
-        """Those of the first items alone."""
+        """The times of the first items alone."""
         room = None if self.room is None else self.room[:items]
         return replace(self, times=self.times[:items], copies=self.copies[:items], room=room)
 
@@ -100,8 +99,7 @@ def spread_order(
     """Permutation of the M items, int64 (M,), in which copies stand far apart.
 
     copies: int (M,), equal for items that are copies of each other, such as the document of each record or a group of
-        near duplicates; or the items' times. counts, groups and the options are those of `core.order.order`, `frozen`
-        included.
+        near duplicates; or the items' times. counts, groups, options: as in `core.order.order`, `frozen` included.
 
     The same arguments give the same bytes. Without any copy the result is that of `order`.
 
@@ -113,8 +111,8 @@ def spread_order(
 
 
 class Spread(NamedTuple):
-    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many; mixed int64
-    (cells + 1,): where they begin and end in the order, if each has the mix, else None."""
+    """order int64 (R,): the rest's; kept bool (M,), by item: whether it keeps its time; cells: how many; mixed int64
+    (cells + 1,): the cells' bounds in the order if each has the mix, else None."""
 
     order: Order
     kept: NDArray[np.bool_]
@@ -122,8 +120,8 @@ class Spread(NamedTuple):
     mixed: NDArray[np.int64] | None = None
 
 
-def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
-    """The rest with its copies apart. copies: as for `spread_order`."""
+def spread_rest(task: OrderTask, copies: ArrayLike | Times) -> Spread:
+    """Orders the rest with its copies apart. copies: as in `spread_order`."""
     given, kept = _times_given(task, copies), np.zeros(task.problem.items, bool)
     times, copies_of = given.times[task.rest].copy(), given.copies[task.rest]
     may_stand_anywhere = np.isnan(times)
@@ -150,12 +148,14 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     bounds, mixed = cell_bounds(problem.items, cells, problem.batch), None
     if given.room is not None:
         bounds = mixed = np.searchsorted(times[order], np.arange(cells + 1) / cells)
-    made = order_in_cells(problem, task.strategy, order, bounds, keep=keeps_time, own_mix=mixed is not None)
-    return Spread(task.rest[made], kept, cells, mixed)
+    ordered = order_in_cells(
+        problem, task.strategy, order, bounds, keep=keeps_time, own_mix=mixed is not None
+    )
+    return Spread(task.rest[ordered], kept, cells, mixed)
 
 
-def _times_given(task: Task, copies: ArrayLike | Times) -> Times:
-    """The times as they are given, or those of items that are copies of others."""
+def _times_given(task: OrderTask, copies: ArrayLike | Times) -> Times:
+    """`copies` if they are times, else the times of the copies."""
     if isinstance(copies, Times):
         return copies
     whole_numbers("copies", copies, task.problem.items, least=None)
@@ -163,8 +163,8 @@ def _times_given(task: Task, copies: ArrayLike | Times) -> Times:
     return _times_of_copies(task, group.astype(np.int64))
 
 
-def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
-    """The times of items that are copies of others. group: int64 (M,), 0..n-1."""
+def _times_of_copies(task: OrderTask, group: NDArray[np.int64]) -> Times:
+    """Times of items that are copies of others. group: int64 (M,), 0..n-1."""
     times, copies = np.full(task.problem.items, np.nan), np.ones(task.problem.items, np.int64)
     if task.rest.size:
         rest_group = group[task.rest]
@@ -185,8 +185,8 @@ def cell_number(
     smallest: int = MIN_CELL,
     apart: int = MIN_DISTANCE,
 ) -> int:
-    """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to.
-    apart: cells between copies, where there is room for as many."""
+    """How many cells, each of `smallest` items or more. copies: int64, by item: its document's. moving: the mix has to
+    move. apart: cells between copies, if there is room."""
     repeated = np.sort(copies[copies > 1])
     wanted = apart * repeated[int(SERVED_COPIES * (len(repeated) - 1))] if len(repeated) else 1
     wanted, fewest, most = (
@@ -198,20 +198,21 @@ def cell_number(
 
 
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
-    """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
+    """Whether an item has so many copies that it keeps its time, bool, by item. copies: int64, by item: its
+    document's."""
     return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
 
 
-def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
+def _phases(task: OrderTask, group: NDArray[np.int64]) -> NDArray[np.float64]:
     """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, unless a copy was consumed less
-    than half a turn before the rest, or comes again less than a quarter after it, as the next epoch begins."""
+    than half a turn before the rest, or comes again in the next epoch less than a quarter of a turn after it."""
     left, consumed = np.bincount(group[task.rest], minlength=group.max() + 1), len(task.frozen)
     first, last = np.full(len(left), np.inf), np.full(len(left), -np.inf)
     np.minimum.at(first, group[task.frozen], np.arange(consumed))
     np.maximum.at(last, group[task.frozen], np.arange(consumed))
     turns = left / len(task.rest)
     earliest = np.clip(0.5 - (consumed - last) * turns, 0.0, 0.5)
-    # Only where nothing makes up for the frozen prefix: with both bounds the end would stray further from the mix.
+    # Only for strategies that ignore traits: with both bounds the end would stray further from the mix.
     before_next = (
         np.clip(0.25 - first * turns, 0.0, 0.25) if not task.strategy.sees_traits else np.zeros(len(left))
     )
@@ -225,18 +226,18 @@ def _even_times(
     group: NDArray[np.int64],
     phases: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The time of each of the items, all copies of their documents, float64 (n,) in [0, 1)."""
+    """The time of each item, float64 (n,) in [0, 1). items: all copies of their documents."""
     items = items[np.argsort(group[items], kind="stable")]
     documents, first, sizes = np.unique(group[items], return_index=True, return_counts=True)
     rare = np.bincount(sizes) < RARE
     kind = np.where(rare[sizes], 0, sizes)
     phase = np.empty(len(documents))
     random = np.random.default_rng([problem.seed, 1])
-    for of in np.unique(kind):
-        some = np.flatnonzero(kind == of)
-        ranked = strategy.permute(alone(problem, items[first[some]]))
+    for copies in np.unique(kind):
+        of_kind = np.flatnonzero(kind == copies)
+        ranked = strategy.permute(alone(problem, items[first[of_kind]]))
         # One offset a class, lest documents of all classes meet at the same times.
-        phase[some[ranked]] = (np.arange(len(some)) + random.random()) / len(some)
+        phase[of_kind[ranked]] = (np.arange(len(of_kind)) + random.random()) / len(of_kind)
     earliest, latest = phases[documents].T
     phase = earliest + (latest - earliest) * phase
     number = np.arange(len(items)) - first.repeat(sizes)
@@ -244,7 +245,7 @@ def _even_times(
 
 
 def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
+    """Even times of the items without a time, in the strategy's order; float64 (n,) in [0, 1)."""
     items = np.flatnonzero(np.isnan(times))
     ranked = np.empty(len(items))
     ranked[strategy.permute(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
@@ -254,10 +255,10 @@ def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float6
 def _dealt_times(
     problem: Problem, times: NDArray[np.float64], ranges: NDArray[np.int64], cells: int
 ) -> NDArray[np.float64]:
-    """Times of all items, in cells of which each has its part of the way to the whole's mix; float64 (n,) in [0, 1).
+    """Times of all items, float64 (n,) in [0, 1), such that every cell has its part of the path to the whole's mix.
 
-    ranges: int64 (n, 2), the first cell that an item may be in, and the one after the last; none: it keeps its time.
-    Items with a time begin in its cell, the others are dealt to what the cells then lack, and all are moved to the mix.
+    ranges: int64 (n, 2), the first cell that an item may be in, and the one after the last; an empty range keeps the
+    time. Items with a time begin in its cell, the others are dealt to what cells lack; then items move between cells.
     """
     from dagster_divorder.core.kernels.order_cells import move_to_mix
     from dagster_divorder.core.kernels.order_items import deal_to_segments
@@ -267,7 +268,7 @@ def _dealt_times(
     cell = np.where(may_stand_anywhere, 0.0, times * cells).astype(np.int64)
     cell = np.where(kept, cell, np.clip(cell, ranges[:, 0], ranges[:, 1] - 1))
 
-    def held(items: NDArray[np.int64]) -> NDArray[np.float64]:
+    def cell_totals(items: NDArray[np.int64]) -> NDArray[np.float64]:
         part = problem.part(items)
         place = part.indices.astype(np.int64) * cells + cell[items].repeat(np.diff(part.indptr))
         sums: NDArray[np.float64] = np.bincount(place, part.data, len(groups) * cells).astype(np.float64)
@@ -275,7 +276,7 @@ def _dealt_times(
 
     begin, end = (totals.values[groups == 0].sum() for totals in (problem.placed, problem.whole))
     wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0).T
-    lacking = wanted - held(np.flatnonzero(~may_stand_anywhere))
+    lacking = wanted - cell_totals(np.flatnonzero(~may_stand_anywhere))
     queue = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
     anywhere = queue[may_stand_anywhere[queue]]
     cell[anywhere] = deal_to_segments(anywhere, rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
@@ -287,7 +288,7 @@ def _dealt_times(
         cell,
         ranges,
         rows,
-        np.cumsum(held(anywhere) - lacking, axis=1),
+        np.cumsum(cell_totals(anywhere) - lacking, axis=1),
         np.ascontiguousarray(np.cumsum(dense - dense.mean(axis=0), axis=0).T),
         ROUNDS,
     )
@@ -301,11 +302,11 @@ def _dealt_times(
 
 
 def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
-    """The problem of ordering some of the items, while all others are placed evenly beside them.
+    """The problem of ordering `items` while all others are placed evenly beside them.
 
-    Let d be the deviation of what is placed from the whole's mix, U the items' own sums and s = sum(U), by group. Their
-    target is (U + d) / s: it makes up for d, and leaves to the others what is theirs. What is placed counts in
-    proportion, as the items' share of all that is left.
+    Let d be the deviation of the placed totals from the whole's mix, U the items' own sums and s = sum(U), by group.
+    Their target is (U + d) / s: it makes up for d, and leaves the others their own mix. The placed totals count in
+    proportion to the items' share of everything left.
     """
     part = problem.part(items)
     own, placed, whole = part.totals(), problem.placed, problem.whole
@@ -317,8 +318,8 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
     def by_group(totals: Totals) -> NDArray[np.float64]:
         return np.bincount(problem.groups, weights=totals.values)[groups]
 
-    def share(of: NDArray[np.float64], all_: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.divide(of, all_, out=np.zeros_like(all_), where=all_ > 0)
+    def share(part: NDArray[np.float64], whole_: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.divide(part, whole_, out=np.zeros_like(whole_), where=whole_ > 0)
 
     deviation = vector(placed) - share(vector(whole), by_group(whole)) * by_group(placed)
     target = share(np.maximum(vector(own) + deviation, 0.0), by_group(own))
@@ -332,7 +333,7 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
 
     targets = problem.targets
     if targets is not None:
-        # A table with shares of 0 may leave no way to place these items, although it does for all.
+        # A table with shares of 0 may leave no way to place these items alone.
         shares = (1.0 - OWN_MIX_SHARE) * targets.shares + OWN_MIX_SHARE * share(vector(own), by_group(own))[
             :-2
         ]
@@ -343,11 +344,11 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
 
 @dataclass(frozen=True)
 class Spacing:
-    """Distances between successive copies of a document, from the beginning of one to that of the next.
+    """Distances between successive copies of a document, from one beginning to the next.
 
     copies: items that repeat an earlier one. smallest, median: of the distances in items; None without copies.
     smallest_share: the smallest distance in units of the even one, M / r for a document with r copies.
-    smallest_tokens, median_tokens: the same in tokens; None where no tokens were given.
+    smallest_tokens, median_tokens: the same in tokens; None without tokens.
     """
 
     copies: int
@@ -359,10 +360,10 @@ class Spacing:
 
 
 def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
-    """How far apart the copies stand in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
+    """The distances of copies in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
     items = np.asarray(order, np.int64)
     values = whole_numbers("copies", copies, len(items), least=None)
-    # Those with copies alone, which are mostly few: no more than one array of all is sorted.
+    # Only repeated values are kept, mostly few, so that one array of all is sorted.
     ordered = np.sort(values)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not repeated.size:

@@ -9,7 +9,7 @@ from dagster_divorder.core.order.greedy import EXACT
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
 
-_OF_ITEMS = {
+_SIMPLE = {
     strategy.name: strategy
     for strategy in (
         *BASELINES,
@@ -19,12 +19,12 @@ _OF_ITEMS = {
         *EXACT,
     )
 }
-STRATEGIES: dict[str, Strategy] = _OF_ITEMS | {"block_shuffle": shuffling_batches_of(_OF_ITEMS)}
+STRATEGIES: dict[str, Strategy] = _SIMPLE | {"block_shuffle": shuffling_batches_of(_SIMPLE)}
 
 
 def check_follows_targets(name: str, strategy: str) -> None:
     """Raises:
-    InputError: the strategy, as the argument `name` gives it, does not follow targets.
+    InputError: the strategy, given by the argument `name`, does not follow targets.
     """
     following = [known.name for known in STRATEGIES.values() if known.follows_targets]
     if strategy not in following:

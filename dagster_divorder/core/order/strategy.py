@@ -1,4 +1,4 @@
-"""What a strategy is: a function from a problem to a permutation, and all that the rest of the package asks of it."""
+"""Strategies: functions from a problem to a permutation, with their options and properties."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.errors import InputError
 
 
-class Options(BaseModel):
-    """Options that a strategy declares; a strategy without any has these."""
+class StrategyOptions(BaseModel):
+    """Base of the options that strategies declare, and the options of a strategy without any."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Model = TypeVar("Model", bound=Options)
+AnyOptions = TypeVar("AnyOptions", bound=StrategyOptions)
 
 
 @dataclass(frozen=True)
 class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
 
-    takes_coordinates: it looks at dense coordinates. balances_norms: its problem has one more group, of the norms of
-    whole rows (`Problem.with_norms`). follows_targets: it keeps to a mix that moves. sees_traits: its order depends on
-    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when it gives
-    another order of the same problem.
-    options: the values of its options, once `with_options` is given some.
+    takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
+    rows (`Problem.with_norms`). follows_targets: it follows a mix that moves. sees_traits: its order depends on the
+    items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when the same
+    problem gets another order. options: the values that `with_options` sets.
     """
 
     name: str
     function: Callable[..., Order]
-    Options: type[Options] = Options
+    Options: type[StrategyOptions] = StrategyOptions
     takes_coordinates: bool = False
     balances_norms: bool = False
     follows_targets: bool = False
@@ -49,14 +48,14 @@ class Strategy:
         return self.function(problem, **self.options)
 
     def option_names(self, given: Mapping[str, Any]) -> list[str]:
-        """Names of its options, where it is given these values."""
+        """Names of its options if it is given these values."""
         return list(self.Options.model_fields)
 
     def with_options(self, **given: Any) -> Strategy:
-        """The strategy with these options, and the defaults of the others.
+        """The strategy with these options, the others at their defaults.
 
         Raises:
-            InputError: it has no such option, or not with this value.
+            InputError: it has no such option, or the value cannot be used.
         """
         names = self.option_names(given)
         for unknown in given.keys() - set(names):
@@ -68,7 +67,7 @@ class Strategy:
         return replace(self, options=checked(self.Options, given).model_dump())
 
 
-def checked(model: type[Model], given: Mapping[str, Any]) -> Model:
+def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
     """Raises:
     InputError: a value cannot be used; the message names it and what is expected.
     """
@@ -81,13 +80,13 @@ def checked(model: type[Model], given: Mapping[str, Any]) -> Model:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, if something known is near."""
+    """`; did you mean 'x'?` with the nearest of `known`, or nothing."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """`value`, if it is known.
+    """`value`, if it is one of `known`.
 
     Raises:
         InputError: it is not; the message names the nearest.

@@ -1,4 +1,4 @@
-"""Tables of targets, as people write them: by trait, `progress` and the share of some values at each of its points."""
+"""Tables of targets as people write them: by trait, `progress` and the shares of values at each point of progress."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dagster_divorder.errors import InputError
 Tables = Mapping[str, Mapping[str, Sequence[float]]]
 
 MIN_STEP = 1e-9
-"""Progress between two points of a table, of which slopes are made: a thousand tokens of a trillion."""
+"""Least progress between two points of a table, for finite slopes: a thousand tokens of a trillion."""
 
 
 def check_tables(tables: Tables, traits: Collection[str]) -> None:
     """Raises:
-    InputError: one is of no trait, or lacks progress that rises from 0 to 1, or as many shares for each value.
+    InputError: a table names no trait, has no progress that rises from 0 to 1, or has too few or many shares.
     """
     for trait, table in tables.items():
         if trait not in traits:

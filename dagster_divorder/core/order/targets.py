@@ -1,19 +1,18 @@
-"""The path that the totals are to follow: straight, along a mix that moves, or from a frozen prefix back to the mix.
+"""The path of the totals: straight, along a mix that moves, or from a frozen prefix back to the mix.
 
 Letters: M items, J trait values, G groups, P rows of the table or segments of the path, W totals of the whole.
 
-A table of targets gives shares sigma_j at some points of progress p, the share of group 0's tokens consumed; in between
-they are linear, so what the totals are to be, X_j(p) = W_g integral of sigma_j, is piecewise quadratic and is computed
-in closed form. All items are to be consumed in the end, so X_j(1) has to be the whole's total W_j: the table is scaled
-to it, sigma'_ij = a_i b_j sigma_ij with rows that still sum to 1 in each group (iterative proportional fitting, which
-keeps the table's ratios of odds).
+A table of targets gives shares sigma_j at points of progress p, the share of group 0's tokens consumed. Shares are
+linear in between, so the wanted totals X_j(p) = W_g integral of sigma_j are piecewise quadratic and have a closed form.
+All items are consumed in the end, so X_j(1) must be the whole's total W_j. The table is scaled to it: sigma'_ij = a_i
+b_j sigma_ij with rows that still sum to 1 in each group (iterative proportional fitting, which keeps odds ratios).
 
-A frozen prefix that has too much of some value cannot be mended at once: its total T_j stays until the mix has caught
-up, and the others share the rest. That is Y_j = max(T_j, X_j(theta)) in each group, with theta such that the Y_j sum
-to the tokens consumed: no total falls, and all meet X as soon as the items can.
+If a frozen prefix has too much of a value, its total T_j stays until the mix has caught up, and the others share the
+rest: Y_j = max(T_j, X_j(theta)) in each group, with theta such that the Y_j sum to the tokens consumed. No total falls,
+and all meet X as soon as the items can.
 
 Source: Deming and Stephan 1940 for the fitting. Known weakness: groups are fitted apart, so a table may ask for
-clusters and lengths that no items combine; the order then follows as near as it can.
+clusters and lengths that no items combine; the order then follows as closely as it can.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Floats = NDArray[np.float64]
 SEGMENTS = 64
 """Straight pieces of the way back from a frozen prefix, and the most segments that items are dealt to."""
 
-# Shares of a group may sum to 1 within this, and the fit ends there.
+# Shares of a group must sum to 1 within SUM_TOLERANCE; the fit ends at FIT_TOLERANCE or after FIT_ROUNDS.
 SUM_TOLERANCE = 1e-6
 FIT_TOLERANCE = 1e-9
 FIT_ROUNDS = 10_000
@@ -72,10 +71,10 @@ def check_targets(targets: Targets, groups: NDArray[np.int32]) -> None:
 def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -> Floats:
     """The table scaled to the totals, float64 (P, J): its integral over progress is each value's share of its group.
 
-    totals: float64 (J,), of the whole. A group without any keeps its shares.
+    totals: float64 (J,), of the whole. A group without tokens keeps its shares.
 
     Raises:
-        InputError: a value has tokens but is never to be placed, or the table leaves no way to place them all.
+        InputError: a value has tokens but a share of 0 throughout, or the table leaves no way to place all tokens.
     """
     progress, fitted = np.asarray(targets.progress, np.float64), np.array(targets.shares, np.float64)
     # The integral of a piecewise linear function is this weighted sum of its values at the knots.
@@ -103,17 +102,17 @@ def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -
         error = np.inf
         for _ in range(FIT_ROUNDS):
             shares /= shares.sum(axis=1, keepdims=True)
-            held = parts @ shares
-            error = np.abs(held - wanted).max()
+            reached = parts @ shares
+            error = np.abs(reached - wanted).max()
             if error <= FIT_TOLERANCE:
                 break
-            shares *= np.divide(wanted, held, out=np.zeros_like(wanted), where=held > 0)
+            shares *= np.divide(wanted, reached, out=np.zeros_like(wanted), where=reached > 0)
         if not error <= SUM_TOLERANCE:
-            held = parts @ (shares / shares.sum(axis=1, keepdims=True))
-            worst = int(np.argmax(np.abs(held - wanted)))
+            reached = parts @ (shares / shares.sum(axis=1, keepdims=True))
+            worst = int(np.argmax(np.abs(reached - wanted)))
             raise InputError(
                 f"the targets of group {group} cannot place everything: trait value {columns[worst]} has "
-                f"{wanted[worst]:.4g} of its group's tokens and room for {held[worst]:.4g}; expected shares above 0 "
+                f"{wanted[worst]:.4g} of its group's tokens and room for {reached[worst]:.4g}; expected shares above 0 "
                 "in more places"
             )
         fitted[:, columns] = shares
@@ -160,8 +159,7 @@ def target_path(problem: Problem) -> Path:
 
 
 def reached_at(path: Path, groups: NDArray[np.int32], tokens: Floats) -> Floats:
-    """X, float64 (n, J): what the totals are to be after `tokens`, float64 (n,), of group 0, if every group is at its
-    pace."""
+    """X, float64 (n, J): the wanted totals after `tokens`, float64 (n,), of group 0, if every group keeps its pace."""
     segment: Any = 0  # a straight path has no other
     if len(path.at) > 1:
         segment = np.maximum(np.searchsorted(path.at, tokens, side="right") - 1, 0)

@@ -1,5 +1,5 @@
-"""`order.targets`: a mix that moves, from a trait's table in the settings to shares for every group of the items, and
-what came of it."""
+"""`order.targets`, a mix that moves: turns a trait's table in the settings into shares for every group of the items,
+and reports how an order follows them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.errors import InputError
 
 UNMET = 0.01
-"""Share by which what can be had may differ from what was asked before a run warns."""
+"""A run warns if the achievable share differs from the asked one by more than this."""
 
 
 def document_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:
     """Targets for `core.order.items.document_items`, whose groups are the traits in tokens, the same in documents,
-    coarse lengths, and with `within` below 1 the traits in roots of tokens; None without a table. A trait moves alike
-    in all.
+    coarse lengths, and with `within` below 1 the traits in roots of tokens; None without a table. All groups of a trait
+    move alike.
 
     Raises:
-        InputError: a table names a value that the trait has not, its numbers are no shares, or its progress does not
-            rise from 0 to 1.
+        InputError: a table names a value that its trait lacks, its numbers are no shares, or its progress does not rise
+            from 0 to 1.
     """
     group_traits = [*names, *names, None, *names][: len(items.weights)]
     return _targets(tables, traits, group_traits, items) if tables else None
@@ -39,14 +39,14 @@ def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items
 
 
 def trait_targets(tables: Tables, traits: Traits) -> dict[str, Targets]:
-    """By trait, its targets as they are asked for, over the values of that trait alone. Raises as above."""
+    """By trait, the targets that its table asks for, over the trait's own values. Raises as above."""
     progress = _progress(tables)
-    found = {}
+    targets_of = {}
     for trait, table in tables.items():
         own = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
         shares = _shares(trait, table, traits, own / max(own.sum(), 1.0), progress)
-        found[trait] = Targets(progress=progress, shares=shares)
-    return found
+        targets_of[trait] = Targets(progress=progress, shares=shares)
+    return targets_of
 
 
 def followed(
@@ -58,16 +58,16 @@ def followed(
     """(figures, curves) of how an order follows its targets, by trait; ready for JSON.
 
     epochs: of each, the documents (n,) in order and their tokens there (n,).
-    figures: `values`, the names that are asked for; `batch` and `hundredth`, see `core.measure.Tracking.to_dict`;
-    `unmet`, by value: where what was asked differs most from what can be had, see `warnings_of`.
-    curves: of the hundredths, `asked` and `achievable`, a list a hundredth, and `achieved`, one of these an epoch.
+    figures: `values`, the names in the table; `batch` and `hundredth`, see `core.measure.Tracking.to_dict`; `unmet`, by
+    value: the point where asked and achievable shares differ most, see `warnings_of`.
+    curves, by hundredth: `asked` and `achievable`, a list a hundredth, and `achieved`, one of these an epoch.
     """
     figures, curves = {}, {}
-    for trait, of in trait_targets(tables, traits).items():
+    for trait, targets in trait_targets(tables, traits).items():
         codes, names = traits.codes[trait], traits.names[trait]
         values = [names.index(name) for name in tables[trait] if name != "progress"]
         streams = [(tokens, codes[documents]) for documents, tokens in epochs]
-        batches, slices = track(streams, len(names), of, values, batch_tokens)
+        batches, slices = track(streams, len(names), targets, values, batch_tokens)
         figures[trait] = {
             "values": [names[value] for value in values],
             "batch": batches.to_dict(),
@@ -79,7 +79,7 @@ def followed(
 
 
 def _unmet(asked: np.ndarray, achievable: np.ndarray) -> dict[str, float]:
-    """Where the two differ most: both there, and the progress; and the mean of each. All 0 without tokens."""
+    """The progress and both shares where they differ most, and the mean of each; all 0 without tokens."""
     if not len(asked):
         return dict.fromkeys(("progress", "asked", "achievable", "mean_asked", "mean_achievable"), 0.0)
     at = int(np.abs(asked - achievable).argmax())
@@ -93,25 +93,25 @@ def _unmet(asked: np.ndarray, achievable: np.ndarray) -> dict[str, float]:
 
 
 def warnings_of(figures: Mapping[str, Any]) -> list[str]:
-    """A sentence for every value whose asked share and what can be had of it differ by more than a point.
+    """A sentence for every value whose asked and achievable shares differ by more than a point.
 
     figures: by trait, as `followed` gives them.
     """
     return [
-        f"order.targets.{trait} asks for {of['asked']:.1%} of {value!r} after {of['progress']:.1%} of the tokens, and "
-        f"{of['achievable']:.1%} can be had there. {_why(of)}"
-        for trait, found in figures.items()
-        for value, of in zip(found["values"], found["unmet"], strict=True)
-        if abs(of["asked"] - of["achievable"]) > UNMET
+        f"order.targets.{trait} asks for {gap['asked']:.1%} of {value!r} after {gap['progress']:.1%} of the tokens, "
+        f"and {gap['achievable']:.1%} can be had there. {_why(gap)}"
+        for trait, figure in figures.items()
+        for value, gap in zip(figure["values"], figure["unmet"], strict=True)
+        if abs(gap["asked"] - gap["achievable"]) > UNMET
     ]
 
 
-def _why(of: Mapping[str, float]) -> str:
-    if abs(of["mean_asked"] - of["mean_achievable"]) <= UNMET:
+def _why(gap: Mapping[str, float]) -> str:
+    if abs(gap["mean_asked"] - gap["mean_achievable"]) <= UNMET:
         return "Its shares make room for other values: ask for as much of each, on average, as it has of the corpus"
     return (
-        f"Every token is placed once, so its shares average what it has of the corpus, {of['mean_achievable']:.1%}, "
-        f"and those asked for average {of['mean_asked']:.1%}: ask for shares that do, or give the input more or less "
+        f"Every token is placed once, so its shares average what it has of the corpus, {gap['mean_achievable']:.1%}, "
+        f"and those asked for average {gap['mean_asked']:.1%}: ask for shares that do, or give the input more or less "
         "of it"
     )
 
@@ -131,26 +131,26 @@ def _targets(tables: Tables, traits: Traits, group_traits: Sequence[str | None],
 
 
 def _progress(tables: Tables) -> np.ndarray:
-    """Every point of progress that a table has, rising."""
+    """The points of progress of all tables, rising."""
     return np.unique(np.concatenate([[0.0, 1.0], *(table["progress"] for table in tables.values())]))
 
 
 def _shares(
     trait: str, table: Mapping[str, Sequence[float]], traits: Traits, own: np.ndarray, progress: np.ndarray
 ) -> np.ndarray:
-    """The asked shares at `progress`, float64 (P, J), where each value has `own` (J,) of the whole."""
+    """The asked shares at `progress`, float64 (P, J). own: (J,), each value's share of the whole."""
     by_tokens = np.bincount(traits.codes[trait], weights=traits.tokens, minlength=len(own))
     factor = _factors(trait, table, traits.names[trait], by_tokens / max(by_tokens.sum(), 1.0))
-    wanted = own * np.array([np.interp(progress, table["progress"], of) for of in factor.T]).T
+    wanted = own * np.array([np.interp(progress, table["progress"], column) for column in factor.T]).T
     return wanted / wanted.sum(axis=1, keepdims=True)
 
 
 def _factors(
     trait: str, table: Mapping[str, Sequence[float]], names: Sequence[str], own: np.ndarray
 ) -> np.ndarray:
-    """How many times its own share each value is to have, float64 (P, J), at the table's points of progress.
+    """The asked share over the own share of each value, float64 (P, J), at the table's points of progress.
 
-    Values that the table does not name divide the rest as they do in the corpus.
+    Values that the table does not name share the rest as in the corpus.
     """
     named = np.zeros(len(own), bool)
     wanted = np.zeros((len(table["progress"]), len(own)))

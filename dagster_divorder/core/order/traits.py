@@ -1,13 +1,13 @@
-"""Trait codes: one small whole number a record for each thing an order has to balance.
+"""Trait codes: one small whole number a record for each trait that an order balances.
 
-A number is cut into quantile bins (length, a quality score, a year); anything else is a category (cluster,
-source, language, a flag). A missing value is a value of its own in both.
+Numbers are cut into quantile bins (length, a quality score, a year); other values are categories (cluster, source,
+language, a flag). In both, "missing" is a value too.
 
 Letters: N records, J trait values. Codes are int32 (N,) in [0, J).
 Guarantee: codes depend on the column's values alone, not on the order or the chunking of the records.
 Cost: numbers O(N log N) for the edges (one sort), O(N log J) for the codes; categories O(N).
 Source: the length histogram of Don't Shuffle, Optimize (quantile bins over documents, not over tokens).
-Known weakness: appended data moves categories' ranks, so their codes; bins stay while `edges` are pinned.
+Known weakness: appended data moves categories' ranks and so their codes; bins stay while `edges` are pinned.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Edges = NDArray[np.float64]
 
 MAX_CATEGORIES = 1000
-"""Of a column of more whole numbers the values are no categories."""
+"""A column with more distinct whole numbers is no category."""
 _MAX_WHOLE = 1 << 53
-"""Whole numbers from here on are not all told apart as float64."""
+"""Below it float64 represents every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Traits:
         return {trait: len(names) for trait, names in self.names.items()}
 
     def take(self, records: NDArray[np.int64]) -> "Traits":
-        """Those of some of the records."""
+        """The traits of these records."""
         codes = {trait: codes[records] for trait, codes in self.codes.items()}
         return Traits(self.tokens[records], codes, self.names)
 
@@ -71,8 +71,8 @@ class ManyCodes:
     names: tuple[str, ...]
 
     def shared(self, amounts: NDArray[Any]) -> NDArray[Any]:
-        """What each value gets, int (nnz,), where a record's values share its amount, int (N,), in whole numbers
-        that differ by one at most and sum to it."""
+        """Splits each record's amount, int (N,), among its values, int (nnz,): whole numbers that differ by at most 1
+        and sum to the amount."""
         widths = np.diff(self.indptr)
         nth = np.arange(self.indptr[-1]) - self.indptr[:-1].repeat(widths)
         part, over = np.divmod(amounts, widths)
@@ -82,8 +82,8 @@ class ManyCodes:
 def quantile_edges(values: ArrayLike, bins: int) -> Edges:
     """Inner edges, float64 (<= bins - 1,) and strictly rising, that cut (N,) numbers into equally full bins.
 
-    Edge b is the value at rank b N / bins, so if none of the N values repeats, the bins' sizes differ by at
-    most 1. Of equal edges one remains, and an edge at the minimum goes, so no bin is empty. NaN is left out.
+    Edge b is the value at rank b N / bins, so if no value repeats, the bins' sizes differ by at most 1. Equal edges
+    become one and an edge at the minimum goes, so no bin is empty. NaN is left out.
     """
     if bins < 1:
         raise InputError(f"bins is {bins}; expected 1 or more")
@@ -106,9 +106,9 @@ def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
 def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = 1000) -> Codes:
     """Codes of a column of text, booleans or other plain values (Arrow, pandas or NumPy, (N,)).
 
-    Names come by falling frequency, equal ones by name (bytewise). Of more than `max_values` distinct values
-    the max_values - 1 most frequent keep their name and the others share "(other)"; nulls are "(missing)".
-    Both come last.
+    Names come by falling frequency, equally frequent ones by name (bytewise). Of more than `max_values` distinct values
+    the max_values - 1 most frequent keep their names and the others share "(other)"; nulls are "(missing)". Both come
+    last.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -140,7 +140,7 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
 
 
 def _filled(parts: "Sequence[pa.Array]", null: np.number[Any]) -> NDArray[Any]:
-    """Chunks of numbers of the type of `null` as one array, which stands where there is none."""
+    """Chunks of numbers as one array of the type of `null`, which replaces nulls."""
     import pyarrow.compute as pc
 
     fill = plain_array(np.array([null]))[0]
@@ -159,44 +159,45 @@ def column_codes(
 ) -> Codes:
     """Codes of any column (N,): quantile bins for a number, categories for text and booleans.
 
-    bins: for a number, at most so many bins. max_values: see `category_codes`. edges: pinned bin edges, from
-    an earlier `Codes.edges`, used instead of this column's own. name: how messages call the column.
-    InputError for lists, structs, dates and other types that are neither, and for edges given for text.
+    bins: most bins of a number. max_values: see `category_codes`. edges: pinned bin edges, from an earlier
+    `Codes.edges`, used instead of this column's own. name: the column's name in messages.
+
+    Raises:
+        InputError: the column holds lists, structs, dates or another type, or edges are given for text.
     """
     import pyarrow.types as types
 
     column = _plain(values)
-    of = column.type
-    if types.is_integer(of) or types.is_floating(of) or types.is_decimal(of):
+    kind = column.type
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
-        return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(of)), cuts)
-    if not (is_text(of) or types.is_boolean(of) or types.is_null(of)):
+        return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(kind)), cuts)
+    if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(
-            f"{name} holds {of}; a trait is made of numbers, text or booleans: convert it to one of these"
+            f"{name} holds {kind}; a trait is made of numbers, text or booleans: convert it to one of these"
         )
     if edges is not None:
         raise InputError(
-            f"{name} holds {of}, but was binned as a number before; give it numbers, or refit its bins"
+            f"{name} holds {kind}, but was binned as a number before; give it numbers, or refit its bins"
         )
     return category_codes(column, max_values)
 
 
 def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.ChunkedArray":
-    """The values of some records as categories: whole numbers as text, 1 and 1.0 as "1", if all are whole and at most
-    `most` different ones; any other column as it is."""
+    """Whole numbers as text, 1 and 1.0 as "1", if all are whole and at most `most` are distinct; else the column."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    of = column.type
-    whole = types.is_integer(of) or (types.is_decimal(of) and of.scale == 0)
-    if not whole and types.is_floating(of):
+    kind = column.type
+    whole = types.is_integer(kind) or (types.is_decimal(kind) and kind.scale == 0)
+    if not whole and types.is_floating(kind):
         whole = bool(pc.all(_is_whole(column), min_count=1).as_py())
     return number_text(column) if whole and pc.count_distinct(column).as_py() <= most else column
 
 
 def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Numbers as text in their shortest form, whole ones with all digits."""
+    """Numbers as their shortest text, whole ones with all digits."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -208,7 +209,7 @@ def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
 
 def _is_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """bool, null where a float64 is."""
+    """bool; null for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

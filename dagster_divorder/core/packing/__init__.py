@@ -85,9 +85,9 @@ def pack(
     parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)
     if not isinstance(parts.order, slice):
         kept = np.arange(len(pieces))[kept][parts.order]
-    some = pieces.take(kept)
+    with_tokens = pieces.take(kept)
     problem = PackingProblem(
-        pieces=some,
+        pieces=with_tokens,
         sequence_length=sequence_length,
         seed=seed,
         labels=None if labels is None else whole_numbers("labels", labels, len(pieces), each="piece")[kept],
@@ -96,7 +96,7 @@ def pack(
         kept=parts.kept,
         bounds=parts.bounds,
     )
-    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(some))
+    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(with_tokens))
 
 
 def _vectors(vectors: Vectors | NDArray[np.float32], kept: Ints) -> Vectors:

@@ -17,9 +17,8 @@ Known weakness: lengths that hardly vary and do not add up to L leave more room 
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, cut
+from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem, cut
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
@@ -48,7 +47,9 @@ def pack(problem: PackingProblem) -> PackedSequences:
         kept_runs = turns[: in_place.sum()][::-1]
         times = np.full(opened, np.nan)
         times[inside[kept_runs]] = (piece[begin:end][kept_runs] + 0.5 - first) / (next_ - first)
-        shuffled.append(_shuffled(times, random) + sequences)
+        places, free = random.permutation(opened), np.isnan(times)
+        times[free] = (np.argsort(np.argsort(places[free])) + 0.5) / free.sum()
+        shuffled.append(np.argsort(np.argsort(times, kind="stable")) + sequences)
         sequences += opened
         parts.append(sequences)
     position = np.concatenate(shuffled)[sequence]
@@ -57,11 +58,3 @@ def pack(problem: PackingProblem) -> PackedSequences:
     return PackedSequences(
         placed.document, placed.start, placed.length, indptr, length, parts=np.array(parts[:-1], np.int64)
     )
-
-
-def _shuffled(times: NDArray[np.float64], random: np.random.Generator) -> Ints:
-    """Places of a part's sequences, int64 (n,). times: float64 (n,), in [0, 1); NaN for those that are shuffled."""
-    places = random.permutation(len(times))
-    free = np.isnan(times)
-    times[free] = (np.argsort(np.argsort(places[free])) + 0.5) / free.sum()
-    return np.argsort(np.argsort(times, kind="stable"))

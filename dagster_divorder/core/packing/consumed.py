@@ -28,9 +28,9 @@ def remaining(pieces: Pieces, consumed: PackedSequences) -> Pieces:
     until = np.empty_like(begin)
     until[after - 1] = start
     until[first + runs] = pieces.length
-    of = np.repeat(np.arange(len(pieces)), runs + 1)
-    kept = (until > begin) | (pieces.length[of] == 0)
-    return Pieces(pieces.document[of[kept]], begin[kept], (until - begin)[kept])
+    piece = np.repeat(np.arange(len(pieces)), runs + 1)
+    kept = (until > begin) | (pieces.length[piece] == 0)
+    return Pieces(pieces.document[piece[kept]], begin[kept], (until - begin)[kept])
 
 
 def join(*plans: PackedSequences) -> PackedSequences:

@@ -120,8 +120,8 @@ def _room(
     holder = (
         np.searchsorted(document * span + start, documents_with_copies[nth] * span + token, side="right") - 1
     )
-    found = (document[holder] == documents_with_copies[nth]) & (end[holder] > token)
-    token_looked_up, sequence_there = token_looked_up[found], sequence[run[holder[found]]]
+    holds = (document[holder] == documents_with_copies[nth]) & (end[holder] > token)
+    token_looked_up, sequence_there = token_looked_up[holds], sequence[run[holder[holds]]]
     by_time = np.lexsort((times[sequence_there], token_looked_up))
     token_looked_up, sequence_there = token_looked_up[by_time], sequence_there[by_time]
     first = np.flatnonzero(np.diff(token_looked_up, prepend=-1))
@@ -157,8 +157,8 @@ def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArra
 
 def _copies(document: Ints, texts: Ints) -> Ints:
     """How many of the documents have each text, int64 (texts,)."""
-    held = np.flatnonzero(np.bincount(document))
-    return np.bincount(texts[held], minlength=texts.max(initial=-1) + 1)
+    present = np.flatnonzero(np.bincount(document))
+    return np.bincount(texts[present], minlength=texts.max(initial=-1) + 1)
 
 
 @dataclass(frozen=True)

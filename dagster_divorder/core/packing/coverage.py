@@ -15,9 +15,8 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """tokens: of all documents; missing: of them in no run; doubled: laid again after the first time; outside: laid by
-    runs that lie beyond their document's end, or in a document that is not there. first: the lowest document at fault,
-    None where there is none (runs of unknown documents are of none)."""
+    """tokens: of all documents; missing: in no run; doubled: repeats of tokens; outside: beyond a document's end, or
+    in an unknown document. first: the lowest faulty document, None without one (unknown documents do not count)."""
 
     tokens: int
     missing: int
@@ -59,7 +58,9 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
     fault = np.flatnonzero(covered != lengths)
     doubled = laid - int(covered.sum())
     if doubled or outside:
-        fault = np.union1d(fault, _overfull(packed, lengths, known))
+        # Documents with more tokens in the plan than they have.
+        in_plan = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
+        fault = np.union1d(fault, np.flatnonzero(in_plan > lengths))
     return Coverage(
         tokens=int(lengths.sum()),
         missing=int((lengths - covered).sum()),
@@ -67,9 +68,3 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
         outside=outside,
         first=int(fault[0]) if len(fault) else None,
     )
-
-
-def _overfull(packed: PackedSequences, lengths: Ints, known: np.ndarray) -> np.ndarray:
-    """Documents of which more tokens are laid than they have."""
-    laid = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
-    return np.flatnonzero(laid > lengths)

@@ -1,11 +1,10 @@
 """Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
 
 Letters: P pieces, L tokens a sequence.
-A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are CELLS_APART
-parts apart. What is packed from one part is then free of copies, and its place in the plan tells when its texts are
-due.
-Guarantee: without copies there is one part, and the pieces keep their order. Copies that would be
-less than MIN_DISTANCE parts apart are named: they keep their places, evenly apart.
+A text's copies stand evenly in the pieces' order; a part holds at most one of them, and CELLS_APART parts lie between
+two copies. So sequences of one part hold no copies, and a sequence's place in the plan is the time of its texts.
+Guarantee: without copies there is one part, and the pieces keep their order. Copies less than MIN_DISTANCE parts apart
+are marked: they keep their places, evenly apart.
 Cost: a sort of the pieces. Source: the subsets of Don't Shuffle, Optimize, each of unique documents.
 Known weakness: a part has fewer pieces to choose among, so best_fit pads a little more, and related pieces are a
 little less near.
@@ -32,7 +31,7 @@ MIN_PART = 64
 copies to keep their places, in the way of all others."""
 
 
-class Parts(NamedTuple):
+class PackingParts(NamedTuple):
     """order int64 (P,), or a slice of all: the pieces, copies evenly apart. Of the piece at each place of that order:
     copies int64 (P,), equal for equal ones, None where none are; kept bool (P,), whether it is to keep its place.
     bounds int64 (parts + 1,): the places between which a part lies."""
@@ -43,13 +42,13 @@ class Parts(NamedTuple):
     bounds: Ints
 
 
-def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> Parts:
+def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> PackingParts:
     """length, copies: int64 (P,), tokens of each piece, and which pieces are equal. consumed: the copies of what stands
     before, in its order."""
     from scipy.sparse import csr_matrix
 
     pieces, frozen = len(length), np.arange(len(consumed))
-    whole = Parts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
+    whole = PackingParts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
     if copies is None or not pieces:
         return whole
     both = np.concatenate([consumed, copies])
@@ -68,4 +67,4 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     sequences = -(-tokens // sequence_length)
     parts = cell_number(sequences, number, smallest=MIN_PART, apart=CELLS_APART)
     bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
-    return Parts(order, group, keep_times(sequences, number, parts), bounds)
+    return PackingParts(order, group, keep_times(sequences, number, parts), bounds)

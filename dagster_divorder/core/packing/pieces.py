@@ -1,4 +1,4 @@
-"""What packing takes and gives: pieces of documents, and the plan of which tokens each sequence holds.
+"""Input and output of packing: pieces of documents, and a plan of the tokens in each sequence.
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence.
 Guarantee: plans name tokens, they never hold them. Every token of the pieces is in exactly one sequence.
@@ -43,18 +43,18 @@ class Pieces:
         return len(self.document)
 
     def take(self, pieces: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Pieces:
-        """Some of the pieces, by index, by mask or as a slice."""
+        """The pieces at an index, mask or slice."""
         return Pieces(self.document[pieces], self.start[pieces], self.length[pieces])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PackingProblem:
-    """What every method is given. pieces: of one token or more each; sequence_length >= 1; seed >= 0.
+    """The input of every method. pieces: of one token or more each; sequence_length >= 1; seed >= 0.
 
-    labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n of the pieces, are there
-    for methods that look at content, and else None.
-    copies int64 (P,) is equal for pieces that hold the same, None where none do or that is nobody's concern; kept bool
-    (P,) and bounds int64 (parts + 1,) are those of `packing.parts`.
+    labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n pieces, are for methods
+    that look at content; None otherwise.
+    copies int64 (P,): equal for equal pieces; None without copies. kept bool (P,), bounds int64 (parts + 1,): see
+    `packing.parts`.
     """
 
     pieces: Pieces
@@ -72,10 +72,10 @@ class PackedSequences:
     """Sequence s holds the runs indptr[s]:indptr[s+1], laid one after another from its first token on.
 
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
-    indptr: int64 (S+1,). What is missing to `sequence_length` tokens is padding, at the sequence's end.
-    without_tokens: pieces without a token, which are in no sequence. parts: int64, rising: where parts begin inside the
-    plan, each of which has been packed by itself to keep copies apart; none where all is one. shards: the same of
-    parts whose documents have been ordered by themselves, and whose sequences are.
+    indptr: int64 (S+1,). Padding fills each sequence up to `sequence_length` tokens, at its end.
+    without_tokens: pieces without a token, which are in no sequence. parts: int64, rising: where parts after the first
+    begin in the plan; each is packed by itself to keep copies apart. shards: likewise, where shards begin, whose
+    documents and sequences are ordered by themselves.
     """
 
     document: Ints
@@ -123,10 +123,10 @@ def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
     """
     positive("piece_tokens", piece_tokens)
     parts = np.maximum(-(-pieces.length // piece_tokens), 1)
-    of = np.arange(len(pieces)).repeat(parts)
-    before = (np.arange(len(of)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens
+    piece = np.arange(len(pieces)).repeat(parts)
+    before = (np.arange(len(piece)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens
     return Pieces(
-        pieces.document[of],
-        pieces.start[of] + before,
-        np.minimum(piece_tokens, pieces.length[of] - before),
+        pieces.document[piece],
+        pieces.start[piece] + before,
+        np.minimum(piece_tokens, pieces.length[piece] - before),
     )

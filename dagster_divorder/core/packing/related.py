@@ -27,10 +27,10 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingP
 from dagster_divorder.errors import InputError
 
 NEIGHBOURS = 32
-"""Neighbours a piece in the graph: the path has fewer leaps as it rises, and costs more."""
+"""Neighbours of a piece in the graph: with more, the path has fewer leaps and costs more."""
 
 BLOCK = 8192
-"""Pieces searched exactly: nearer neighbours as it rises, at a cost a piece that rises with it."""
+"""Pieces searched exactly: more find nearer neighbours, at a proportional cost a piece."""
 
 
 def pack(problem: PackingProblem) -> PackedSequences:

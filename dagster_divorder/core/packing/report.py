@@ -49,7 +49,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
 
     documents = int(packed.document.max(initial=-1)) + 1
     itself = np.arange(documents)
-    held = int(
+    packed_documents = int(
         distinct_per_sequence(np.array([0, len(packed.document)]), packed.document, itself, documents).sum()
     )
     tokens = int(packed.length.sum())
@@ -62,13 +62,13 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
         clusters = _summary(distinct_per_sequence(packed.indptr, packed.document, codes, n_values))
     return PackingReport(
         sequences=len(packed),
-        packed_documents=held,
+        packed_documents=packed_documents,
         tokens=tokens,
         without_tokens=packed.without_tokens,
         padding=padding,
         padding_share=padding / max(tokens + padding, 1),
         cut_documents=cut_documents,
-        cut_share=cut_documents / max(held, 1),
+        cut_share=cut_documents / max(packed_documents, 1),
         documents_per_sequence=_summary(
             distinct_per_sequence(packed.indptr, packed.document, itself, documents)
         ),

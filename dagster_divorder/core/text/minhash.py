@@ -20,9 +20,9 @@ Known weakness: a short text within a long one is not near it.
 
 from __future__ import annotations
 
-import unicodedata
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,9 @@ def shingles(texts: pa.Array) -> list[NDArray[np.uint64]]:
 
 def signatures(texts: pa.Array) -> NDArray[np.uint32]:
     """uint32 (n, SLOTS) of n texts (string or large_string)."""
-    made = np.empty((len(texts), SLOTS), np.uint32)
-    write_signatures(*text_bytes(texts), KINDS, made)
-    return made
+    signed = np.empty((len(texts), SLOTS), np.uint32)
+    write_signatures(*text_bytes(texts), KINDS, signed)
+    return signed
 
 
 def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -58,15 +58,10 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
     texts = texts.cast(pa.large_string())
     beyond = pc.invert(pc.string_is_ascii(texts))
-    if len(some := texts.filter(beyond)):
-        folded = pa.array(map(_fold, some.to_pylist()), pa.large_string())
-        texts = pc.replace_with_mask(texts, beyond, folded)
+    if len(foreign := texts.filter(beyond)):
+        # NFKC, not NFC: a ligature, a wide letter or an Arabic presentation form says nothing about the content.
+        folded = [normalize("NFKC", normalize("NFKC", text).casefold()) for text in foreign.to_pylist()]
+        texts = pc.replace_with_mask(texts, beyond, pa.array(folded, pa.large_string()))
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
     return np.frombuffer(data or b"", np.uint8), ends
-
-
-def _fold(text: str) -> str:
-    """NFKC rather than NFC: a ligature, a wide letter or an Arabic presentation form is how a file was made, not what
-    it says."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

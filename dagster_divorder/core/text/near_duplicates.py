@@ -39,12 +39,12 @@ THRESHOLD = 0.8
 BANDS = 32
 WIDTH = SLOTS // BANDS
 MIN_EQUAL = 72
-"""Of SLOTS: so that those far from THRESHOLD are dropped by their signatures alone."""
+"""Of SLOTS: signatures alone drop pairs far from THRESHOLD."""
 SURE = 119
 """Of SLOTS: pairs so alike are not held against each other again. One that is not near has as many with a probability
 of 4e-5 at most."""
 MAX_BUCKET = 8
-"""Texts that stand for those that share a band."""
+"""Most representatives of the texts that share a band."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +65,11 @@ class Index:
     @classmethod
     def of(cls, few: Iterable[pa.Array]) -> Index:
         """Of texts (string or large_string), which may come in parts."""
-        made, sets = [np.empty((0, SLOTS), np.uint32)], [np.empty(0, np.uint64)]
+        signed_parts, sets = [np.empty((0, SLOTS), np.uint32)], [np.empty(0, np.uint64)]
         for part in few:
-            made.append(signatures(part))
+            signed_parts.append(signatures(part))
             sets += shingles(part)
-        signed = np.concatenate(made)
+        signed = np.concatenate(signed_parts)
         keys = _keys(signed).T
         texts = np.argsort(keys, axis=1, kind="stable")
         return cls(
@@ -77,7 +77,7 @@ class Index:
             keys=np.take_along_axis(keys, texts, axis=1),
             texts=texts,
             shingles=np.concatenate(sets),
-            ends=np.cumsum([len(of) for of in sets]),
+            ends=np.cumsum([len(members) for members in sets]),
         )
 
     def candidates(self, signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ class Index:
 
         texts: string or large_string (n,). signatures: uint32 (n, P), theirs.
         """
-        found, similarity = np.empty(len(texts), np.int64), np.empty(len(texts))
+        closest, similarity = np.empty(len(texts), np.int64), np.empty(len(texts))
         nearest(
             *text_bytes(texts),
             KINDS,
@@ -104,11 +104,11 @@ class Index:
             self.shingles,
             self.ends,
             MIN_EQUAL,
-            found,
+            closest,
             similarity,
         )
         near = similarity >= THRESHOLD
-        return np.where(near, found, -1), np.where(near, similarity, 0.0)
+        return np.where(near, closest, -1), np.where(near, similarity, 0.0)
 
     def _places(self, signatures: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the bands of signatures begin and end in `keys`, int64 (n, B) each."""
@@ -134,8 +134,8 @@ def candidate_pairs(signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
         new = np.diff(keys, prepend=~keys[:1]) != 0
         alone = new & np.append(new[1:], True)
         members, begins = members[~alone], np.append(np.flatnonzero(new[~alone]), (~alone).sum())
-        found = bucket_pairs(members, begins, signatures, parent, MIN_EQUAL, SURE, MAX_BUCKET)
-        pairs = distinct_values(np.concatenate([pairs, found]))
+        in_band = bucket_pairs(members, begins, signatures, parent, MIN_EQUAL, SURE, MAX_BUCKET)
+        pairs = distinct_values(np.concatenate([pairs, in_band]))
     return np.stack(np.divmod(pairs, max(1, texts)), axis=1)
 
 

@@ -52,10 +52,10 @@ def agreement(a: Labels, b: Labels) -> Agreement:
         raise InputError(
             f"labels have the shapes {a.shape} and {b.shape}; expected the same, and at least one"
         )
-    some = slice(AMI_STEPS // (1 + int(max(a.max(), b.max()))) or 1)
+    first = slice(AMI_STEPS // (1 + int(max(a.max(), b.max()))) or 1)
     return Agreement(
         ari=float(adjusted_rand_score(a, b)),
-        ami=float(adjusted_mutual_info_score(a[some], b[some])),
+        ami=float(adjusted_mutual_info_score(a[first], b[first])),
         nmi=float(normalized_mutual_info_score(a, b)),
     )
 

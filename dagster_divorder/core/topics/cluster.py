@@ -58,8 +58,8 @@ BLOCK_SCORES = 1 << 20
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
-"""Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit, by
-twice the standard error of that mean at least."""
+"""Clusters are fitted again if new documents lie this many times as far from their centroids as the fit's sample, on
+average, and by at least twice the standard error of that mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class ClusterFit:
 
 
 def most_points(k: int, algorithm: Algorithm) -> int:
-    """Vectors that a fit looks at, at most: `minibatch`, whose passes are over batches, at all it is given."""
+    """Most vectors that a fit uses; `minibatch`, which reads batches, uses all."""
     return POINTS_PER_CENTROID * k if algorithm == "faiss" else sys.maxsize
 
 
@@ -120,7 +120,10 @@ def fit(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
     finite("the sample", sample)
-    thinned = _thinned(sample, most_points(k, algorithm), seed)
+    thinned, most = sample, most_points(k, algorithm)
+    if len(sample) > most:
+        thinned = sample[np.sort(np.random.default_rng(seed).choice(len(sample), most, replace=False))]
+    thinned = np.ascontiguousarray(thinned, np.float32)
     if metric == "euclidean":
         return _fit(thinned, thinned, k, algorithm, metric, seed)
     room = thinned if overwrite or not np.may_share_memory(thinned, sample) else np.empty_like(thinned)
@@ -158,7 +161,7 @@ def _fit(
         run = _faiss if algorithm == "faiss" else _minibatch
         centroids, iterations, objective = run(points, k, seed, metric)
         note = ""
-    found = ClusterFit(
+    fitted = ClusterFit(
         centre=np.zeros_like(placed[0]),
         centroids=centroids,
         sizes=np.zeros(len(centroids), np.int64),
@@ -168,7 +171,7 @@ def _fit(
         note=note,
         metric=metric,
     )
-    return _largest_first(found, placed)
+    return _largest_first(fitted, placed)
 
 
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -243,12 +246,6 @@ def _in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return list(map(function, items))
 
 
-def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.float32]:
-    if len(sample) > rows:
-        sample = sample[np.sort(np.random.default_rng(seed).choice(len(sample), rows, replace=False))]
-    return np.ascontiguousarray(sample, np.float32)
-
-
 def _blocks(rows: int, numbers: int) -> list[slice]:
     """Slices of `rows` with BLOCK_SCORES numbers each, of so many a row, so that what is made of them takes little
     room."""
@@ -320,10 +317,10 @@ def _lloyd(
     squares = sum(float(np.vdot(points[rows], points[rows])) for rows in blocks) if euclidean else 0.0
 
     def find(rows: slice) -> None:
-        found = points[rows] @ centroids.T
-        found -= offsets
-        nearest = found.argmax(axis=1)
-        labels[rows], scores[rows] = nearest, found[np.arange(len(found)), nearest]
+        products = points[rows] @ centroids.T
+        products -= offsets
+        nearest = products.argmax(axis=1)
+        labels[rows], scores[rows] = nearest, products[np.arange(len(products)), nearest]
 
     def add(clusters: slice) -> None:
         sum_members(points, members, starts, clusters.start, min(clusters.stop, k), sums)
@@ -375,20 +372,20 @@ def _minibatch(
     return centroids, int(kmeans.n_iter_), 1.0 - inertia / 2
 
 
-def _largest_first(found: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
+def _largest_first(fitted: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
     """Empty clusters dropped, the others by falling size, with the sizes and mean distance of a sample as it was
     fitted: with the metric cosine unit vectors, or zeros."""
-    labels, distances = assign(sample, found)
+    labels, distances = assign(sample, fitted)
     # What has no direction goes to the first cluster, whichever will be the first.
-    directed = sample.any(axis=1) | (found.metric == "euclidean")
-    sizes = np.bincount(labels[directed], minlength=len(found.centroids))
+    directed = sample.any(axis=1) | (fitted.metric == "euclidean")
+    sizes = np.bincount(labels[directed], minlength=len(fitted.centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
     empty = len(sizes) - len(order)
     if empty:
-        found = replace(found, note=f"{len(order)} clusters of {len(sizes)}: {empty} ended up empty")
+        fitted = replace(fitted, note=f"{len(order)} clusters of {len(sizes)}: {empty} ended up empty")
     return replace(
-        found,
-        centroids=np.ascontiguousarray(found.centroids[order]),
+        fitted,
+        centroids=np.ascontiguousarray(fitted.centroids[order]),
         sizes=sizes[order] + np.where(order == order[0], len(sample) - int(directed.sum()), 0),
         mean_distance=float(distances.mean(dtype=np.float64)),
     )

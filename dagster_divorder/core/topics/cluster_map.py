@@ -94,10 +94,10 @@ def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
     finite("the vectors", vectors)
     points = pca.project(vectors, on.pca)
     # One search a document: those of a larger batch are matrix products, whose last bits depend on the batch.
-    found = [_neighbours(on.points, point[np.newaxis], NEIGHBOURS) for point in points]
-    if not found:
+    searches = [_neighbours(on.points, point[np.newaxis], NEIGHBOURS) for point in points]
+    if not searches:
         return np.empty((0, 2), np.float32)
-    near, distances = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    near, distances = (np.concatenate(parts) for parts in zip(*searches, strict=True))
     return _geometric_median(on.xy[near], 1.0 / np.maximum(distances, 1e-9)).astype(np.float32)
 
 
@@ -139,7 +139,7 @@ def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) ->
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # It warns that a seed means one thread, and that without its own search it will not transform.
         warnings.simplefilter("ignore")
-        found = umap.UMAP(
+        layout = umap.UMAP(
             n_neighbors=neighbours,
             a=A,
             b=B,
@@ -149,7 +149,7 @@ def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) ->
             random_state=small_seed(seed),
             n_jobs=1,
         ).fit(points)
-    return np.ascontiguousarray(found.embedding_, np.float32)
+    return np.ascontiguousarray(layout.embedding_, np.float32)
 
 
 def _neighbours(

@@ -68,21 +68,21 @@ def measure(
     """
     labels = np.empty((len(fits), vectors), LABEL)
     sums = [ClusterSums(len(fit.centroids), fit.centre) for fit in fits]
-    for places, some in batches():
+    for places, batch in batches():
         chosen = places < sample
-        sampled = _rows(some, chosen)
-        for row, of, fit in zip(labels, sums, fits, strict=True):
-            found, _ = assign(some, fit)
-            row[places] = found
-            of.add(sampled, _rows(found, chosen))
-            advance(len(some))
-    for places, some in batches():
+        sampled = _rows(batch, chosen)
+        for row, cluster_sums, fit in zip(labels, sums, fits, strict=True):
+            assigned, _ = assign(batch, fit)
+            row[places] = assigned
+            cluster_sums.add(sampled, _rows(assigned, chosen))
+            advance(len(batch))
+    for places, batch in batches():
         chosen = places < sample
-        sampled = _rows(some, chosen)
-        for row, of in zip(labels, sums, strict=True):
-            of.score(sampled, row[places[chosen]])
-            advance(len(some))
-    return [Clustered(row, of.result()) for row, of in zip(labels, sums, strict=True)]
+        sampled = _rows(batch, chosen)
+        for row, cluster_sums in zip(labels, sums, strict=True):
+            cluster_sums.score(sampled, row[places[chosen]])
+            advance(len(batch))
+    return [Clustered(row, cluster_sums.result()) for row, cluster_sums in zip(labels, sums, strict=True)]
 
 
 def possible(values: Sequence[int], vectors: int) -> tuple[int, ...]:

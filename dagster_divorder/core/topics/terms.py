@@ -112,16 +112,16 @@ def count_words(texts: pa.Array) -> Words:
 
     spaced = pc.replace_substring_regex(texts, r"[^\p{L}\p{M}\p{N}_]+", " ")
     split = pc.split_pattern(spaced, " ")
-    found = split.flatten().dictionary_encode()
+    runs = split.flatten().dictionary_encode()
     document = np.from_dlpack(pc.list_parent_indices(split)).astype(np.int64)
     numbers: dict[str, int] = {}
     parts: list[int] = []
     ends = [0]
-    for run in found.dictionary.to_pylist():
+    for run in runs.dictionary.to_pylist():
         parts += [numbers.setdefault(word, len(numbers)) for word in _words_of(run)]
         ends.append(len(parts))
     starts = np.array(ends, np.int64)
-    entries, begins = row_entries(starts, np.from_dlpack(found.indices).astype(np.int64))
+    entries, begins = row_entries(starts, np.from_dlpack(runs.indices).astype(np.int64))
     uses = np.array(parts, np.int64)[entries]
     document = document.repeat(np.diff(begins))
     ones = np.ones(len(uses), np.int32)
@@ -164,13 +164,14 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     ends = np.searchsorted(often, holding.indptr).tolist()
     candidates, at = np.unique(holding.indices[often], return_inverse=True)
     written = [words.vocabulary[word] for word in candidates.tolist()]
-    factors = _rarity(used[:, candidates], written) * np.array([_brevity(word) ** 2 for word in written])
+    brevity = [1.0 if _WHOLE.search(word) else min(len(word), BREVITY) / BREVITY for word in written]
+    factors = _rarity(used[:, candidates], written) * np.array([short**2 for short in brevity])
     weights = (_weights(holding, size, uses.data, often) * factors[at]).tolist()
     ranked = [(-weight, written[word]) for weight, word in zip(weights, at.tolist(), strict=True)]
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
     return [
-        _distinct([word for _, word in sorted(ranked[start:end])], words.texts, of)
-        for of, (start, end) in zip(members, pairwise(ends), strict=True)
+        _distinct([word for _, word in sorted(ranked[start:end])], words.texts, documents_of)
+        for documents_of, (start, end) in zip(members, pairwise(ends), strict=True)
     ]
 
 
@@ -179,8 +180,10 @@ def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
     terms "cluster" and its number."""
     names: list[str] = []
     taken: set[str] = set()
-    for number, of in enumerate(terms):
-        longer = [", ".join(of[:count]) for count in range(min(NAMED_BY, len(of)), len(of) + 1) if count]
+    for number, words in enumerate(terms):
+        longer = [
+            ", ".join(words[:count]) for count in range(min(NAMED_BY, len(words)), len(words) + 1) if count
+        ]
         numbered = f"{longer[0]} (cluster {number})" if longer else f"cluster {number}"
         name = next((name for name in longer if name not in taken), numbered)
         taken.add(name)
@@ -201,9 +204,9 @@ def _weights(
     rank = max(LEAST_OTHERS, -(-clusters // 10))
     order = np.lexsort((-share, word))
     at = np.searchsorted(word[order], np.arange(count)) + rank - 1
-    there = at < np.searchsorted(word[order], np.arange(count), side="right")
+    ranked = at < np.searchsorted(word[order], np.arange(count), side="right")
     elsewhere = np.zeros(count)
-    elsewhere[there] = share[order][at[there]]
+    elsewhere[ranked] = share[order][at[ranked]]
     used, size, word = holding.data[often] / size[often], size[often], word[often]
     contrast = np.log(share[often] / np.maximum(elsewhere, mean)[word]).clip(LEAST_CONTRAST)
     burst = np.log(-np.expm1(-uses[often] / size) / used).clip(0.0)
@@ -217,9 +220,9 @@ def _rarity(used: csr_array, written: Sequence[str]) -> NDArray[np.float64]:
     rarity = np.ones(len(written))
     for script in np.unique(scripts):
         of_script = np.flatnonzero(scripts == script)
-        there = used[:, of_script]
-        documents = np.count_nonzero(there.sum(axis=1))
-        rarity[of_script] = np.log(documents / there.sum(axis=0)) / -np.log(RARE)
+        in_script = used[:, of_script]
+        documents = np.count_nonzero(in_script.sum(axis=1))
+        rarity[of_script] = np.log(documents / in_script.sum(axis=0)) / -np.log(RARE)
     return rarity.clip(LEAST_RARITY, 1)
 
 
@@ -230,10 +233,6 @@ def _script(word: str) -> str:
     return unicodedata.name(next(filter(str.isalpha, word)), "").partition(" ")[0]
 
 
-def _brevity(word: str) -> float:
-    return 1.0 if _WHOLE.search(word) else min(len(word), BREVITY) / BREVITY
-
-
 def _words_of(run: str) -> list[str]:
     """The words of a run of letters, digits, marks and underscores."""
     if not run.isascii():
@@ -242,12 +241,12 @@ def _words_of(run: str) -> list[str]:
     if run.isascii() or not _UNSPACED.search(run):
         return _word(run)
     words: list[str] = []
-    for found in _RUNS.finditer(run):
-        if found.lastgroup == "pairs":
-            drawn = _drawn(found[0])
+    for stretch in _RUNS.finditer(run):
+        if stretch.lastgroup == "pairs":
+            drawn = _drawn(stretch[0])
             words += [a + b for a, b in pairwise(drawn)]
-        elif found.lastgroup == "word":
-            words += _word(found[0])
+        elif stretch.lastgroup == "word":
+            words += _word(stretch[0])
     return words
 
 
@@ -300,8 +299,8 @@ def _grown(pair: str, text: str) -> str:
     """A pair of characters with what it nearly always goes on with, on either side."""
     for pattern in (r"(?={}(.))", r"(?=(.){})"):
         while len(pair) < LONGEST_GROWN:
-            found = Counter(re.findall(pattern.format(pair), text))
-            following, times = found.most_common(1)[0] if found else ("", 0)
+            neighbours = Counter(re.findall(pattern.format(pair), text))
+            following, times = neighbours.most_common(1)[0] if neighbours else ("", 0)
             if times < GOES_ON * text.count(pair) or not _PAIRED.match(following):
                 break
             pair = pair + following if pattern.endswith("(.))") else following + pair

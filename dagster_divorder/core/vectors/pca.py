@@ -47,11 +47,11 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
     points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
     # Vectors that are all alike have no variance, and no share of it.
     with threadpool_limits(limits=1), np.errstate(invalid="ignore"):
-        found = PCA(min(components, *sample.shape), svd_solver="covariance_eigh").fit(
+        fitted = PCA(min(components, *sample.shape), svd_solver="covariance_eigh").fit(
             points.astype(np.float64)
         )
-    explained = float(np.nan_to_num(found.explained_variance_ratio_.sum()))
-    return Pca(mean=found.mean_, axes=np.ascontiguousarray(found.components_.T), explained=explained)
+    explained = float(np.nan_to_num(fitted.explained_variance_ratio_.sum()))
+    return Pca(mean=fitted.mean_, axes=np.ascontiguousarray(fitted.components_.T), explained=explained)
 
 
 def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDArray[np.float32]:

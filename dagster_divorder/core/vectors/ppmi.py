@@ -125,8 +125,8 @@ def _pairs(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
     )
     n_pieces = int(pieces_of.sum())
 
-    held = distinct_values(ids.astype(np.int64) * n_pieces + piece)
-    token, piece = np.divmod(held, n_pieces) if n_pieces else (held, held)
+    token_pieces = distinct_values(ids.astype(np.int64) * n_pieces + piece)
+    token, piece = np.divmod(token_pieces, n_pieces) if n_pieces else (token_pieces, token_pieces)
     in_pieces = np.bincount(token, minlength=vocabulary)
     chosen = np.argsort(-in_pieces, kind="stable")[: min(CONTEXTS, np.count_nonzero(in_pieces))]
 

@@ -76,20 +76,15 @@ def beginning(text: str) -> str:
 def _find(
     texts: Sequence[str], keys: NDArray[np.uint64], values: NDArray[np.uint32]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The numbers of the words of each text that are in the vocabulary, uint32 (T,) in the order of the texts, and how
-    many each text has, int64 (n,)."""
+    """Numbers of the words of each text that the vocabulary has, uint32 (T,), text after text; how many each text has,
+    int64 (n,)."""
     from dagster_divorder.core.kernels.words import find_words
 
-    letters, starts = _joined([_folded(text[:CHARACTERS]) for text in texts])
+    composed = (unicodedata.normalize("NFC", text[:CHARACTERS]) for text in texts)
+    letters, starts = _joined([text.casefold().encode("utf-8", "replace") for text in composed])
     ids, counts = np.empty(len(letters) // 2 + 1, np.uint32), np.empty(len(texts), np.int64)
     total = find_words(letters, starts, _kinds(), keys, values, ids, counts)
     return ids[:total], counts
-
-
-def _folded(text: str) -> bytes:
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
-    return text.casefold().encode("utf-8", "replace")
 
 
 def _joined(texts: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

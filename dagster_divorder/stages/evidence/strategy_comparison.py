@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from dagster_divorder.core.evidence.strategy_comparison import Cost, Outcome, compare_strategies, timed
+from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cost, compare_strategies, timed
 from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
@@ -61,7 +61,7 @@ def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
     return result, Cost(cost.seconds, peak)
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
+def row(outcome: ComparedPair) -> dict[str, Any]:
     """One line of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
     cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None
     where a corpus smaller than a batch can tell nothing."""

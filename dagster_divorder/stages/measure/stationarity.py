@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.measure.sequence_features import DOCUMENTS, Runs, sequence_features
+from dagster_divorder.core.measure.sequence_features import DOCUMENTS, SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
     Stationarity,
@@ -90,7 +90,7 @@ def remedy(settings: Settings) -> str:
     )
 
 
-def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Runs:
+def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> SequenceRuns:
     """The sequences that are looked at, of an order of the plan's, int64 (S,), by default that of the first epoch."""
     packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
     full = np.ones(len(packed), bool)
@@ -101,10 +101,10 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Ru
     sequence = run.settings.sequence
     at_most = min(SEQUENCES, TOKENS // sequence.length)
     some = order[sampled_places(len(order), sequence.batch, at_most)]
-    return Runs.of(packed, some, traits.tokens)
+    return SequenceRuns.of(packed, some, traits.tokens)
 
 
-def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None, None]:
+def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
     """What should not depend on where a sequence stands; one at a time, so that not all are in memory."""
     balanced = set(run.settings.order.traits)
     if vectors_are_balanced(run.settings):
@@ -129,7 +129,7 @@ def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None,
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
 
 
-def _words(run: Run, sample: Runs) -> csr_matrix:
+def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
     """How often each sequence has each bucket of token ids, CSR int32 (S, 2**WORD_BITS)."""
     from scipy.sparse import csr_matrix
 
@@ -146,7 +146,7 @@ def _words(run: Run, sample: Runs) -> csr_matrix:
     return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
 
 
-def _other_clusters(run: Run, sample: Runs, space: Space) -> ClusterFit:
+def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
     """Clusters of another seed, and of another number."""
     rows = stream_view(run).document_row[sample.documents[0]]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
@@ -158,7 +158,7 @@ def _other_clusters(run: Run, sample: Runs, space: Space) -> ClusterFit:
 
 
 def _vectors(
-    run: Run, sample: Runs, space: Space, clusters: ClusterFit | None
+    run: Run, sample: SequenceRuns, space: Space, clusters: ClusterFit | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, if there are any,
     int32 (Q,))."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.evidence.strategy_comparison import Outcome, compare_strategies
+from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, compare_strategies
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.core.topics.cluster import ClusterFit, fit, most_points
 from dagster_divorder.core.topics.k_calibration import (
@@ -240,7 +240,7 @@ def _orders(run: Run, view: View, rows: np.ndarray, clustered: list[Clustered]) 
 
 def _ordered(
     run: Run, tokens: np.ndarray, labels: np.ndarray, lengths: np.ndarray, clusters: int, strategy: str
-) -> Outcome:
+) -> ComparedPair:
     settings = run.settings
     (outcome,) = compare_strategies(
         tokens,
@@ -256,7 +256,7 @@ def _ordered(
     return outcome
 
 
-def _order_figures(ours: Outcome, shuffled: Outcome, clusters: int) -> dict[str, Any]:
+def _order_figures(ours: ComparedPair, shuffled: ComparedPair, clusters: int) -> dict[str, Any]:
     """Distinct clusters a sequence, also as a share of all; the worst deviation of a cluster's share in a batch; either
     beside shuffling's. None where a corpus smaller than a batch can tell nothing."""
     our, their = order_row(ours), order_row(shuffled)
