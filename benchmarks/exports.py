@@ -57,7 +57,7 @@ def main() -> None:
         print(f"{'format':10}{''.join(f'{head:>11}' for head in heads.split())}")
         for name in options.formats:
             little = options.tokens // 4
-            for memory, workers in ((rows_module.MEMORY_BYTES, 1), (little, 1), (little, 2)):
+            for memory, workers in ((rows_module.MAPPED_BYTES, 1), (little, 1), (little, 2)):
                 arguments = Path(folder), name, memory, workers, options.shard_bytes
                 process = processes.Process(target=measure, args=arguments)
                 process.start()
@@ -102,7 +102,7 @@ def rows_of(folder: Path, workers: int) -> Rows:
 
 def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int) -> None:
     """Write one format with so much memory and so many workers, and print a line."""
-    rows_module.MEMORY_BYTES, rows_module.WORKERS_FROM_BYTES = memory, 0
+    rows_module.MAPPED_BYTES, rows_module.WORKERS_FROM_BYTES = memory, 0
     found, rows = FORMATS[name], rows_of(folder, workers)
     before = peak()
 

@@ -113,7 +113,7 @@ def training(settings: Settings) -> list[list[int]]:
 def test_rows_are_the_plans_sequences_in_their_order(
     memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
     settings = make(
         "parquet", packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2}
     )
@@ -395,7 +395,7 @@ def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dic
 
 
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Input should be one of ds, litdata, mds, megatron"):
+    with pytest.raises(ValueError, match="Input should be 'parquet', 'megatron', 'olmo'"):
         make("parket")
     with pytest.raises(ValueError, match="named twice"):
         make("mds", "mds")
