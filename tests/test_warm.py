@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,48 @@ def test_a_first_run_compiles_nothing_after_it(tmp_path: Path) -> None:
         [sys.executable, "-c", RUN], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stderr
+
+
+OF_AN_EARLIER_VERSION = """
+import pickle
+from pathlib import Path
+from dagster_divorder.core import kernels
+from dagster_divorder.core.kernels import order_greedy
+
+folder = Path(order_greedy.totals_of.stats.cache_path)
+index, = folder.glob("order_greedy.totals_of-*.nbi")
+with index.open("rb") as file:
+    version = pickle.load(file)
+class Gone: pass
+order_greedy.Gone, Gone.__module__, Gone.__qualname__ = Gone, order_greedy.__name__, "Gone"
+index.write_bytes(pickle.dumps(version) + pickle.dumps((None, {Gone: "order_greedy.1.nbc"})))
+(folder / "sources.txt").write_text("of other sources")
+"""
+CALLED = """
+import numpy as np
+from dagster_divorder.core.kernels.order_greedy import SparseItems, totals_of
+
+items = SparseItems(
+    np.array([0, 1]), np.zeros(1, np.int32), np.array([3], np.int32), np.zeros(1, np.int32),
+    np.ones(1), np.zeros((1, 0), np.float32),
+)
+assert totals_of(np.zeros(1, np.int64), items).tolist() == [3.0]
+print(len(totals_of.stats.cache_hits))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_that_an_earlier_version_compiled_are_compiled_anew(tmp_path: Path) -> None:
+    """A newer version is installed over an older one, and finds what that one has compiled."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run(code: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert [run(CALLED), run(CALLED)] == ["0", "1"]
+    run(OF_AN_EARLIER_VERSION)
+    assert run(CALLED) == "0"

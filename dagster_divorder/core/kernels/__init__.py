@@ -6,28 +6,48 @@ container, a user without a home), it refuses to compile at all, so this module 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numba
+import xxhash
 
 from dagster_divorder.caches import cache_folder
 
 
-def _finds_a_folder(file: str) -> bool:
-    """Whether numba finds a folder for a module's compiled functions."""
+def _cache_folder_of(file: str) -> Path | None:
+    """The folder in which numba keeps a module's compiled functions; None if it finds none."""
     scope: dict[str, Any] = {}
     exec(compile("def probe(): pass", file, "exec"), scope)
     try:
-        numba.njit(cache=True)(scope["probe"])
+        return Path(str(numba.njit(cache=True)(scope["probe"]).stats.cache_path))
     except RuntimeError:
-        return False
-    return True
+        return None
+
+
+def _drop_stale(folder: Path) -> None:
+    """Removes compiled functions of other sources than today's. Numba looks at the file of a function alone: it would
+    go on with what it compiled of functions that this one calls, and it fails on a type that is gone."""
+    digest = xxhash.xxh3_128()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    mark = folder / "sources.txt"
+    try:
+        if mark.read_text() == digest.hexdigest():
+            return
+    except FileNotFoundError:
+        pass
+    for compiled in [*folder.glob("*.nbi"), *folder.glob("*.nbc")]:
+        compiled.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(digest.hexdigest())
 
 
 # numba's own file stands for the packages beside it that also compile functions, such as umap-learn.
-if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
+if not (_cache_folder_of(__file__) and _cache_folder_of(numba.__file__)):
     folder = cache_folder() / "numba"
     if not folder.exists():
         warnings.warn(
@@ -38,3 +58,7 @@ if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
         folder.mkdir(parents=True, exist_ok=True)
     # The variable is for worker processes; this process has read it already.
     os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+if kept := _cache_folder_of(__file__):
+    # Of a folder that is only read, such as that of an image, nothing can be removed.
+    with contextlib.suppress(OSError):
+        _drop_stale(kept)
