@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,27 @@ def test_imports_go_downwards_only(path: Path) -> None:
         assert ours <= ALLOWED[layer] | BELOW_ALL | settings
     if layer not in ("defs", "definitions.py"):
         assert not any(name.split(".")[0] == "dagster" for name in imported)
+
+
+def arrows(tree: ast.Module, known: set[str]) -> set[str]:
+    """Modules of this package that code imports, at its top or inside functions; not those for type checkers alone."""
+    for_types = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
+        for node in ast.walk(branch)
+    }
+    nodes = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and id(node) not in for_types
+    ]
+    names = {(node.module or "", alias.name) for node in nodes for alias in node.names}
+    return {f"{module}.{name}" if f"{module}.{name}" in known else module for module, name in names} & known
+
+
+def test_no_modules_import_each_other() -> None:
+    known = {name_of(path) for path in MODULES}
+    graph = {name_of(path): arrows(ast.parse(path.read_text()), known - {name_of(path)}) for path in MODULES}
+    TopologicalSorter(graph).prepare()
+    graph["dagster_divorder.errors"] = {"dagster_divorder.core.order"}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()

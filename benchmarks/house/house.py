@@ -1,8 +1,8 @@
 """How large is the house, which way do its imports go, and how much of it does a first run call?
 
 Prints lines by room (the package and its tests), the arrows between rooms (one room imports of another), the arrows
-upwards, the circles between modules, and, of a first run on the sample corpus, the modules and functions that its main
-thread and its other threads call.
+upwards, a circle of modules if there is one, and, of a first run on the sample corpus, the modules and functions that
+its main thread and its other threads call.
 
     python benchmarks/house/house.py [--run]
 
@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dagster_divorder"
 FLOORS = (
-    ("errors", "extras"),
+    ("errors", "extras", "caches"),
     ("core",),
     ("settings",),
     ("engine", "trainers"),
@@ -81,33 +82,6 @@ def imports() -> Iterator[tuple[str, str]]:
                     yield module, whole if whole in modules else str(node.module)
 
 
-def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components of more than one module, by Tarjan's algorithm."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        number[module] = lowest[module] = len(number)
-        stack.append(module)
-        for other in sorted(arrows.get(module, ())):
-            if other not in number:
-                visit(other)
-            if other in stack:
-                lowest[module] = min(lowest[module], lowest[other])
-        if lowest[module] == number[module]:
-            at = stack.index(module)
-            component, stack[at:] = stack[at:], []
-            if len(component) > 1:
-                found.append(sorted(component))
-
-    for module in sorted(arrows):
-        if module not in number:
-            visit(module)
-    return found
-
-
 def called_in_a_first_run() -> tuple[int, int]:
     """(modules, functions) of this package that are called in a first run on the sample corpus, in this process."""
     from dagster_divorder import run_all
@@ -149,7 +123,7 @@ def main() -> None:
     arrows: dict[str, set[str]] = defaultdict(set)
     rooms: Counter[tuple[str, str]] = Counter()
     for module, other in imports():
-        arrows[module].add(other)
+        arrows[module] |= {other} - {module}
         if room_of(module) != room_of(other):
             rooms[room_of(module), room_of(other)] += 1
     floor = {room: height for height, floor in enumerate(FLOORS) for room in floor}
@@ -165,8 +139,12 @@ def main() -> None:
                 if room_of(module).split("/")[0] == a and room_of(other).split("/")[0] == b
             ]
             print(f"  upwards: {a} -> {b}: {'; '.join(sorted(which))}")
-    for circle in circles(arrows):
-        print(f"  circle: {', '.join(circle)}")
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        print(f"a circle of modules: {' <- '.join(error.args[1])}")
+    else:
+        print("no circle of modules")
     if wanted.run:
         modules, functions = called_in_a_first_run()
         print(f"a first run calls {functions} functions in {modules} modules")
