@@ -212,58 +212,27 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
-    from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.pipeline.run import Run, row_of
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.store.connect import store_of
-    from dagster_divorder.store.state import load_receipt
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
     from dagster_divorder.view.words import TRAIN_ON
 
     run = Run(settings, store_of(settings.store).open(create=False))
-    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
-    needed = [stage for stage in stages if GRAPH[stage].asset]
-    # Evidence may be there beside an output.
-    receipts = {
-        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
-    }
-    figures = {
-        stage: receipt.figures
-        for stage, receipt in receipts.items()
-        if receipt and (stage in needed or run.is_current(stage))
-    }
-    missing = [stage for stage in needed if stage not in figures]
-    if missing:
-        raise MissingStageError(
-            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
-            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
-        )
+    figures = _figures_of_the_last_run(run, output)
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
-    first = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
-    claim, because = verdict.sentences
+    in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
+    corpus_figures = ("records", "documents", "rejected_records", "partial_lines")
     corpus = {
-        **{
-            name: figures["raw_docs"][name]
-            for name in ("records", "documents", "rejected_records", "partial_lines")
-        },
+        **{name: figures["raw_docs"][name] for name in corpus_figures},
         "tokens": figures["token_counts"]["tokens"],
     }
-    timed = [
-        {
-            "stage": stage,
-            "documents": of["documents"],
-            "new": of["new_documents"],
-            "reused": of["reused_documents"],
-            "seconds": of["seconds"],
-        }
-        for stage, of in figures.items()
-        if GRAPH[stage].asset
-    ]
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     for_trainer, files = _for_the_trainer(settings, figures, rows) if output else ([], {})
+    claim, because = verdict.sentences
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
@@ -271,11 +240,12 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
         "",
         *for_trainer,
-        TextTable([row.shown() for row in first]),
-        *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in first),
+        TextTable([row.shown() for row in in_short]),
+        *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in in_short),
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
+    assets = {stage: of_stage for stage, of_stage in figures.items() if GRAPH[stage].asset}
     if details:
         parts += [
             "",
@@ -284,8 +254,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
             TextTable(
-                [row_of(stage, of) for stage, of in figures.items() if GRAPH[stage].asset],
-                "each stage, as it last ran",
+                [row_of(stage, of_stage) for stage, of_stage in assets.items()], "each stage, as it last ran"
             ),
         ]
     else:
@@ -307,9 +276,48 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            "stages": timed,
+            "stages": [_stage_data(stage, of_stage) for stage, of_stage in assets.items()],
         },
     )
+
+
+def _figures_of_the_last_run(run: Run, output: bool) -> Mapping[str, Mapping[str, Any]]:
+    """By stage; evidence is there where it was made beside an output, and is of today.
+
+    Raises:
+        MissingStageError: a stage that is needed has none.
+    """
+    from dagster_divorder.pipeline.graph import OUTPUT
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.store.state import load_receipt
+
+    settings = run.settings
+    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
+    needed = [stage for stage in stages if GRAPH[stage].asset]
+    receipts = {
+        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
+    }
+    figures = {
+        stage: receipt.figures
+        for stage, receipt in receipts.items()
+        if receipt and (stage in needed or run.is_current(stage))
+    }
+    if missing := [stage for stage in needed if stage not in figures]:
+        raise MissingStageError(
+            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
+            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+        )
+    return figures
+
+
+def _stage_data(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "documents": figures["documents"],
+        "new": figures["new_documents"],
+        "reused": figures["reused_documents"],
+        "seconds": figures["seconds"],
+    }
 
 
 def _for_the_trainer(

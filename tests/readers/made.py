@@ -17,7 +17,7 @@ from dagster_divorder.store.manifests import EXPORT_VERSION, export_manifest_fil
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
-from tests.exports.made import TAG, Folder, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
 Stream = list[list[list[int]]]
@@ -34,7 +34,7 @@ def write_export(
     tag: str = TAG,
     **manifest: Any,
 ) -> Stream:
-    """Export a corpus (tests/exports/made.py) into a folder in a format; all rows in the order of the plan."""
+    """Export a corpus (tests/write/exports/made.py) into a folder in a format; all rows in the order of the plan."""
     index = FORMATS[name].epochs == "index"
     rows = rows_of(**corpus, index=index)
     runs = [[ids for _, _, ids in row] for row in runs_of(rows)]

@@ -20,8 +20,8 @@ from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.store.manifests import export_manifest_file, read_whole
 from dagster_divorder.write.exports import parquet
 from tests.conftest import examples
-from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
+from tests.write.exports.made import TAG, arguments
 
 
 def check(export: Export, rows: list[int], stream: Stream) -> None:

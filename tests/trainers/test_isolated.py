@@ -15,8 +15,8 @@ from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ran
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
-from tests.exports.made import TAG, Folder, blocks_of, rows_of
 from tests.trainers.environments import replay, run_isolated
+from tests.write.exports.made import TAG, Folder, blocks_of, rows_of
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder.write.exports.rows import Rows
-from tests.exports.made import TAG
+from tests.write.exports.made import TAG
 
 Read = list[list[list[int]]]
 

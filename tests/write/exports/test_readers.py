@@ -16,7 +16,7 @@ from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
-from tests.exports.made import TAG, Folder, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
 

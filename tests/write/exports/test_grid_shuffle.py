@@ -33,8 +33,8 @@ from dagster_divorder.verify import load_export
 from dagster_divorder.write.exports import parquet
 from dagster_divorder.write.grid import PLAN, grid_shuffle
 from tests.conftest import examples
-from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, exported, write_export, write_manifest
+from tests.write.exports.made import TAG, arguments
 
 
 def in_memory(rows: list[Any], shards: int, seed: int) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
-from tests.exports.made import TAG, Folder, rows_of
+from tests.write.exports.made import TAG, Folder, rows_of
 
 
 @pytest.mark.parametrize("name", ["mds", "litdata"])

@@ -26,8 +26,8 @@ from dagster_divorder.write.exports.file_rows import Block, FileRows
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
-from tests.exports.layouts import READERS, UNMARKED
-from tests.exports.made import TAG, Folder, arguments, blocks_of, rows_of, runs_of
+from tests.write.exports.layouts import READERS, UNMARKED
+from tests.write.exports.made import TAG, Folder, arguments, blocks_of, rows_of, runs_of
 
 TOKENS = [name for name in FORMATS if name != "text"]
 """Formats that hold tokens."""
