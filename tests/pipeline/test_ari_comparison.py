@@ -207,7 +207,7 @@ def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_o
     wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
     for fragment, arrays in wide.each(run.view.documents):
         narrow.put(fragment.name, {"vectors": arrays["vectors"][:, :5]})
-    replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key).save(run.store)
+    run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
     assert compare(run).figures["document_cosine"] is None
 
 

@@ -49,6 +49,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
             "traits": {"cluster": 1.0, **dict.fromkeys(sections.get("fields", ["topic"]), 1.0)},
         },
         sequence={"length": 128, "batch": 4},
+        refit=sections.get("refit", {}),
     )
 
 

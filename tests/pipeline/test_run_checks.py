@@ -26,7 +26,7 @@ from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt, save_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
@@ -89,7 +89,7 @@ def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str,
     arrays = {name: array.copy() for name, array in unpack(store.read_verified(before.files[file])).items()}
     change(arrays)
     name = store.put_hashed("stages/spoilt", file, pack(arrays), "safetensors")
-    replace(before, files={**before.files, file: name}).save(store)
+    save_receipt(store, replace(before, files={**before.files, file: name}))
 
 
 def test_every_check_is_passed(kept: Settings) -> None:
