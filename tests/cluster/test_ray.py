@@ -112,8 +112,11 @@ def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
         next(engine.each(square, [1], gpus=1))
 
 
-def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(ray_address: str, ray_nodes: Nodes) -> None:
+def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(
+    ray_address: str, ray_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that Ray believes to be there: a model would be loaded once a worker."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # as tests/conftest.py has it, for all other tests
     node = ray_nodes.add(num_gpus=1)
     try:
         with closing(RayEngine(ray_address, 0, nothing)) as engine:
@@ -195,7 +198,7 @@ def test_parts_of_a_selection_are_chosen_alike_wherever_they_are_optimised(
         run_all(settings, Silent(), GRAPH.needed(settings, "subset_selection"))
         found.append(tree(tmp_path / "store/stages/subset_selection"))
         shutil.rmtree(tmp_path / "store")
-    assert len(found[0]) > 2
+    assert len(found[0]) == 2
     assert found[0] == found[1] == found[2]
 
 

@@ -164,3 +164,18 @@ def test_the_strategy_drifts_in_no_length_and_keeps_the_mix() -> None:
 def test_lots_differ_by_seed_and_item() -> None:
     lots = {int(order_buffer._lot(seed, number)) for seed in range(20) for number in range(200)}
     assert len(lots) == 4000
+
+
+def test_parts_change_nothing_where_scores_are_equal_but_for_rounding() -> None:
+    random = np.random.default_rng(0)
+    weights = np.append(random.uniform(0.5, 2, 1), 0.3)
+    rows = random.integers(0, 5, (58, 2)) * (random.random((58, 2)) < 0.5)
+    groups = np.append([0, 0], np.ones(NORM_CLASSES, np.int64))
+    rows = np.hstack([rows.astype(float), np.zeros((58, NORM_CLASSES))])
+    random.random(1)
+    random.normal(size=(58, 0))
+    for target in (np.full(len(groups), np.nan), np.append([0.3, 0.7], np.full(NORM_CLASSES, np.nan))):
+        dense = np.zeros((58, 0))
+        whole = through(rows, groups, weights, target, 2, dense=dense, norm=2)
+        for parts in range(2, 30):
+            assert whole == through(rows, groups, weights, target, 2, dense=dense, norm=2, parts=parts)

@@ -114,9 +114,6 @@ def pass_through(
     n_values = mix.groups.shape[0]
     seen_of = np.zeros(n_groups)
     in_buffer = np.zeros(n_groups)
-    for j in range(n_values):
-        seen_of[mix.groups[j]] += sums.seen[j]
-        in_buffer[mix.groups[j]] += sums.held[j]
     filled = sums.counts[0] - sums.counts[1]
     shares = np.empty(n_values)
     pull = np.empty(n_values)
@@ -126,15 +123,19 @@ def pass_through(
     coming = going = 0
     while True:
         while filled < capacity and coming < queue.shape[0]:
-            _take_in(
-                queue[coming], filled, indptr, indices, data, dense, mix, slots, sums, seen_of, in_buffer
-            )
+            _take_in(queue[coming], filled, indptr, indices, data, dense, mix, slots, sums)
             coming += 1
             filled += 1
         draining = filled < capacity
         if filled == 0 or (draining and not ended):
             return going
 
+        # Summed anew each time, so that the order is the same in whatever parts the items come.
+        seen_of.fill(0.0)
+        in_buffer.fill(0.0)
+        for j in range(n_values):
+            seen_of[mix.groups[j]] += sums.seen[j]
+            in_buffer[mix.groups[j]] += sums.held[j]
         # At the end only the buffer's own mix remains.
         _ask(1.0 if draining else MOST, mix, sums, seen_of, in_buffer, shares)
         mean.fill(0.0)
@@ -143,7 +144,7 @@ def pass_through(
             mean[mix.groups[j]] += sums.deviation[j] * shares[j]
             squares[mix.groups[j]] += shares[j] * shares[j]
         if mix.norm >= 0:
-            _add_norms(filled, mix, slots, sums, shares, squares, seen_of, in_buffer)
+            _add_norms(filled, mix, slots, sums, shares, squares, seen_of[0])
 
         best = 0
         for slot in range(1, filled):
@@ -158,7 +159,7 @@ def pass_through(
             best = _least(filled, mix, slots, sums, shares, squares, pull, own)
         out[going] = slots.number[best]
         going += 1
-        _hand_out(best, mix, slots, sums, shares, in_buffer)
+        _hand_out(best, mix, slots, sums, shares)
         filled -= 1
         if best < filled:
             _move(slots, filled, best)
@@ -175,8 +176,6 @@ def _take_in(
     mix: BufferMix,
     slots: Slots,
     sums: Sums,
-    seen_of: Floats,
-    in_buffer: Floats,
 ) -> None:
     """Copies the row of an item into a slot, and adds it to the sums."""
     slots.number[slot] = sums.counts[0]
@@ -197,8 +196,6 @@ def _take_in(
         slots.lengths[slot, mix.groups[j]] += amount
         sums.seen[j] += amount
         sums.held[j] += amount
-        seen_of[mix.groups[j]] += amount
-        in_buffer[mix.groups[j]] += amount
     slots.single[slot] = single
     for d in range(slots.dense.shape[1]):
         slots.dense[slot, d] = dense[item, d]
@@ -239,7 +236,7 @@ def _least(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Floats, in_buffer: Floats) -> None:
+def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Floats) -> None:
     """Adds the item of a slot to the deviation, and takes it out of the buffer's sums."""
     sums.counts[1] += 1
     for j in range(mix.groups.shape[0]):
@@ -249,7 +246,6 @@ def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Float
         j = slots.value[slot, k]
         sums.deviation[j] += slots.amount[slot, k]
         sums.held[j] -= slots.amount[slot, k]
-        in_buffer[mix.groups[j]] -= slots.amount[slot, k]
     for d in range(slots.dense.shape[1]):
         sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[slot, d]
 
@@ -313,13 +309,12 @@ def _add_norms(
     sums: Sums,
     shares: Floats,
     squares: Floats,
-    seen_of: Floats,
-    in_buffer: Floats,
+    seen: float,
 ) -> None:
     """Gives items that came since the last call one more entry: the class of their norm, with the amount of a mean item
     in group 0."""
     group = mix.weights.shape[0] - 1
-    unit = seen_of[0] / sums.counts[0]
+    unit = seen / sums.counts[0]
     for slot in range(filled):
         if slots.norm[slot] >= 0:
             continue
@@ -352,5 +347,3 @@ def _add_norms(
         slots.entries[slot] += 1
         for sum_ in (sums.seen, sums.held):
             sum_[mix.norm + number] += unit
-        seen_of[group] += unit
-        in_buffer[group] += unit

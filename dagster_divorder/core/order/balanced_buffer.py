@@ -100,5 +100,5 @@ def permute(problem: Problem, *, buffer: int) -> Order:
 
 
 STRATEGY = Strategy(
-    "balanced_buffer", permute, BalancedBufferOptions, takes_coordinates=True, balances_norms=True
+    "balanced_buffer", permute, BalancedBufferOptions, takes_coordinates=True, balances_norms=True, version=2
 )
