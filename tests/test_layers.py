@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -160,7 +161,7 @@ def test_imports_go_downwards_only(path: Path) -> None:
         assert not any(name.split(".")[0] == "dagster" for name in imported)
 
 
-def arrows(tree: ast.Module, known: set[str]) -> set[str]:
+def arrows(tree: ast.Module, known: Set[str]) -> set[str]:
     """Modules of this package that code imports, at its top or inside functions; not those for type checkers alone."""
     for_types = {
         id(node)

@@ -16,14 +16,17 @@ import ast
 import sys
 import tempfile
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.test_layers import arrows  # noqa: E402
+
 PACKAGE = ROOT / "dagster_divorder"
 FLOORS = (
     ("errors", "extras", "caches"),
@@ -60,26 +63,6 @@ def lines_by_room(folder: Path) -> Counter[str]:
         place = path.relative_to(folder).parts
         lines[place[0] if len(place) > 1 else "."] += len(path.read_text().splitlines())
     return lines
-
-
-def imports() -> Iterator[tuple[str, str]]:
-    """(module, module that it imports), at its top or inside a function, but not for type checkers alone."""
-    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
-    for module, path in modules.items():
-        tree = ast.parse(path.read_text())
-        for_types = {
-            id(node)
-            for test in ast.walk(tree)
-            if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.dump(test.test)
-            for node in ast.walk(test)
-        }
-        for node in ast.walk(tree):
-            if id(node) in for_types or not isinstance(node, ast.ImportFrom):
-                continue
-            if (node.module or "").split(".")[0] == PACKAGE.name:
-                for alias in node.names:
-                    whole = f"{node.module}.{alias.name}"
-                    yield module, whole if whole in modules else str(node.module)
 
 
 def called_in_a_first_run() -> tuple[int, int]:
@@ -120,12 +103,13 @@ def main() -> None:
         print(f"{folder.name}: {sum(lines.values()):,} lines in {files} files")
         print("  " + ", ".join(f"{room} {count:,}" for room, count in sorted(lines.items())))
 
-    arrows: dict[str, set[str]] = defaultdict(set)
-    rooms: Counter[tuple[str, str]] = Counter()
-    for module, other in imports():
-        arrows[module] |= {other} - {module}
-        if room_of(module) != room_of(other):
-            rooms[room_of(module), room_of(other)] += 1
+    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+    imported = {
+        module: arrows(ast.parse(path.read_text()), modules.keys() - {module})
+        for module, path in modules.items()
+    }
+    rooms = {(room_of(module), room_of(other)) for module, others in imported.items() for other in others}
+    rooms = {(a, b) for a, b in rooms if a != b}
     floor = {room: height for height, floor in enumerate(FLOORS) for room in floor}
     top = {(a.split("/")[0], b.split("/")[0]) for a, b in rooms} - {(room, room) for room in floor}
     top = {(a, b) for a, b in top if a != b}
@@ -134,13 +118,13 @@ def main() -> None:
         if floor.get(a, len(FLOORS)) < floor.get(b, -1):
             which = [
                 f"{module} -> {other}"
-                for module, to in arrows.items()
+                for module, to in imported.items()
                 for other in to
                 if room_of(module).split("/")[0] == a and room_of(other).split("/")[0] == b
             ]
             print(f"  upwards: {a} -> {b}: {'; '.join(sorted(which))}")
     try:
-        TopologicalSorter(arrows).prepare()
+        TopologicalSorter(imported).prepare()
     except CycleError as error:
         print(f"a circle of modules: {' <- '.join(error.args[1])}")
     else:

@@ -100,9 +100,7 @@ class Permutation:
 
     def groups(self, cuts: np.ndarray) -> Iterator[_Group]:
         """Consecutive arrays whose rows take about a quarter of a bucket, and a file for them."""
-        by_row = np.argsort(self.rows, kind="stable")
-        # Wider bounds would have all rows copied.
-        firsts = np.searchsorted(self.rows, compact(self.start), sorter=by_row)
+        by_row, firsts = _sort_by_row(self.rows, self.start)
         ends = np.concatenate([[0], np.cumsum(self.sizes[by_row], dtype=np.int64)])[firsts[1:]]
         group_of = ends * min(MAX_BUCKETS, 4 * (len(cuts) - 1)) // (ends[-1] + 1)
         limits = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(self.contents)]
@@ -308,17 +306,23 @@ class _Group(NamedTuple):
     rows: np.ndarray
 
 
+def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Output positions by rising row, int64 (M,), and where the rows of each array begin among them, and the end, int64
+    (arrays + 1,). rows, start: see `Permutation`."""
+    by_row = np.argsort(rows, kind="stable")
+    # Wider bounds would have all rows copied.
+    return by_row, np.searchsorted(rows, compact(start), sorter=by_row)
+
+
 def rows_by_array(
     contents: Sequence[Content], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
     """Array by array, the next one made meanwhile: output positions, int64 (n,) rising; the rows of the array that come
     there, int64 (n,); the array. contents, start, rows: see `Permutation`."""
-    by_row = np.argsort(rows, kind="stable")
-    # Wider bounds would have all rows copied.
-    ends = np.searchsorted(rows, compact(start), sorter=by_row)
+    by_row, firsts = _sort_by_row(rows, start)
     with contextlib.closing(ahead(content() for content in contents)) as arrays:
         for number, array in enumerate(arrays):
-            positions = np.sort(by_row[ends[number] : ends[number + 1]])
+            positions = np.sort(by_row[firsts[number] : firsts[number + 1]])
             if len(positions):
                 yield positions, rows[positions] - start[number], array
 

@@ -231,7 +231,7 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
 class Layout(NamedTuple):
     """Rows of the features of each class, int64 (classes,), -1 for a feature that all candidates share: u; length, of
     l; v, the first of three. dense: the first row of the dense coordinates. features: how many. moving: whether the
-    share moves."""
+    share moves. lead: the first group of each class, int64 (classes,)."""
 
     u: Ints
     length: Ints
@@ -239,6 +239,7 @@ class Layout(NamedTuple):
     dense: int
     features: int
     moving: bool
+    lead: Ints
 
 
 @njit(cache=True, nogil=True)
@@ -262,7 +263,10 @@ def _lay_out(classes: Classes, moving: bool, dims: int) -> Layout:
     # `choose` takes 1 or an even number; a spare feature stays 0.
     if count > 1:
         count += count % 2
-    return Layout(at_u, at_l, at_v, at_dense, count, moving)
+    lead = np.empty(n_classes, np.int64)
+    for g in range(classes.group_class.shape[0] - 1, -1, -1):
+        lead[classes.group_class[g]] = g
+    return Layout(at_u, at_l, at_v, at_dense, count, moving, lead)
 
 
 class Placed(NamedTuple):
@@ -351,7 +355,6 @@ def _describe(
     segment: int,
     classes: Classes,
     layout: Layout,
-    lead: Ints,
     placed: Placed,
     self_weight: float,
     pool: Candidates,
@@ -396,7 +399,7 @@ def _describe(
             if layout.moving:
                 features[layout.v[q], c] += factor * row_v[g]
         for q in range(classes.varies.shape[0]):
-            length = row_l[lead[q]]
+            length = row_l[layout.lead[q]]
             if layout.length[q] >= 0:
                 features[layout.length[q], c] = length
             if layout.moving:
@@ -419,7 +422,6 @@ def _set_factors(
     segment: int,
     classes: Classes,
     layout: Layout,
-    lead: Ints,
     placed: Placed,
     self_weight: float,
     factors: Floats,
@@ -435,7 +437,7 @@ def _set_factors(
         alpha = placed.s[g] - path.passed[segment, g]
         beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if layout.moving else 0.0
         e = ta[g] + x * tb[g] - alpha * (aa[g] + x * ab[g]) - beta * (ab[g] + x * bb[g])
-        if lead[q] == g:
+        if layout.lead[q] == g:
             factors[layout.u[q]] = -alpha
             if layout.moving:
                 factors[layout.v[q]] = -beta
@@ -507,9 +509,6 @@ def best_of_pool(
     size = min(max(pool_size, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
     layout = _lay_out(classes, bool(np.any(path.drift != 0.0)), rows.dense.shape[1])
-    lead = np.empty(classes.varies.shape[0], np.int64)
-    for g in range(n_groups - 1, -1, -1):
-        lead[classes.group_class[g]] = g
 
     placed = Placed(
         totals.copy(), np.zeros(n_groups), dense_totals.copy(), np.zeros((5, n_groups)), np.zeros(1)
@@ -554,7 +553,6 @@ def best_of_pool(
                 segment,
                 classes,
                 layout,
-                lead,
                 placed,
                 self_weight,
                 pool,
@@ -565,7 +563,7 @@ def best_of_pool(
 
         best = step
         if step >= fixed:
-            _set_factors(rows.weights, path, segment, classes, layout, lead, placed, self_weight, factors)
+            _set_factors(rows.weights, path, segment, classes, layout, placed, self_weight, factors)
             rounding = ROUNDING * longest * (longest + placed.largest[0])
             best = choose(pool.base, pool.features, factors, blocks, rounding)
         item = pool.item[best]
