@@ -94,9 +94,9 @@ class Permutation:
         buckets = min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))
         cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets))
         if self.breaks is not None:
-            cuts = np.unique(self.breaks[np.searchsorted(self.breaks, cuts)])
-            cuts = cuts[(cuts > 0) & (cuts < len(ends))]
-        return np.concatenate([[0], cuts, [len(ends)]]).astype(np.int64)
+            cuts = self.breaks[np.searchsorted(self.breaks, cuts)]
+        # A row that is larger than a bucket is one alone.
+        return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
 
     def groups(self, cuts: np.ndarray) -> Iterator[_Group]:
         """Consecutive arrays whose rows take about a quarter of a bucket, and a file for them."""

@@ -158,6 +158,24 @@ def test_lines_come_in_order_by_every_way(
         }, way
 
 
+@pytest.mark.parametrize("breaks", [None, [0, 1, 2, 3]])
+def test_a_record_that_is_larger_than_a_bucket_is_one_alone(tmp_path: Path, breaks: list[int] | None) -> None:
+    lines = [b"", b"long" * 9, b"short"]
+    order = Permutation(
+        contents=[partial(array_of, lines, 0)],
+        start=np.array([0, 3]),
+        rows=np.array([0, 1, 2]),
+        sizes=np.array([len(line) for line in lines]),
+        terminator=LINE_FEED,
+        breaks=None if breaks is None else np.array(breaks),
+        through_files=True,
+    )
+    with mock.patch.multiple(permute_module, BUCKET_BYTES=4, MAX_BUCKETS=16):
+        assert (np.diff(order.cuts()) > 0).all()
+        written = files_of(order, LINES, [3], tmp_path)
+    assert written == {"3": b"".join(line + b"\n" for line in lines)}
+
+
 def array_of(lines: list[bytes], before: int) -> pa.Array:
     """Lines as a slice of a longer array."""
     return pa.array([b"other"] * before + lines, pa.large_binary())[before:]
