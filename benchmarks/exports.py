@@ -84,6 +84,7 @@ def rows_of(folder: Path, workers: int) -> Rows:
     tokens = Tokens(
         files=files,
         view=View("jsonl", (), fragments, row, row),
+        records=None,
         dtype=np.dtype(np.uint16),
         special={"eos": 0},
         end_of_text=0,
@@ -108,7 +109,7 @@ def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int
 
     def write() -> int:
         with OutputFolder(LocalStore(folder / "store"), folder / name, manifest=EXPORT_MANIFEST) as output:
-            found.write(rows, output, Options(shard_bytes=shard_bytes))
+            found.write(rows, output, Options(tag="00000000", shard_bytes=shard_bytes))
             output.commit({"key": "00"})
         return sum(entry["bytes"] for entry in output.entries.values())
 
