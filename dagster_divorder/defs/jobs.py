@@ -21,15 +21,13 @@ SETTINGS = "divorder/settings"
 STORE = "divorder/store"
 """Tag of a run: the store that it writes to, as `store_names` has it."""
 
-EVIDENCE = (
-    *("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
-    *("set_diversity", "near_duplicates", "gradient_proxy"),
-)
+EVIDENCE = "evidence"
+"""In a job: all evidence that no other job is for."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
     "explore": (
-        EVIDENCE,
+        (EVIDENCE,),
         "Evidence to choose settings by: how many clusters, which vectors, which strategy, a map of the topics, how "
         "many different things there are, and near copies.",
     ),
@@ -38,7 +36,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         "Small models trained on the same tokens in several orders: does the order help?",
     ),
     "report": (
-        (*EVIDENCE, "ordering_report", "ordering_animation"),
+        (EVIDENCE, "ordering_report", "ordering_animation"),
         "The report to send to someone, and the films, of the curated output.",
     ),
 }
@@ -49,9 +47,11 @@ def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
     """The jobs that these stages allow, each with the settings in force on its page."""
     assets, made = graph.asset_upstream(settings), []
     shown: dict[str, Any] = {"settings_file": settings_file(file), "settings": settings_table(settings)}
+    named = {asset for wanted, _ in JOBS.values() for asset in wanted}
+    evidence = set(graph.evidence) - named
     for name, (wanted, description) in JOBS.items():
-        there = [asset for asset in wanted if asset in assets]
-        selection = sorted(set(graph.needed(settings, *there)) & assets.keys()) if there else []
+        targets = [asset for asset in assets if asset in wanted or (EVIDENCE in wanted and asset in evidence)]
+        selection = sorted(set(graph.needed(settings, *targets)) & assets.keys()) if targets else []
         if selection:
             selected = dg.AssetSelection.assets(*selection)
             made.append(

@@ -171,6 +171,7 @@ NEAR_DUPLICATES = WholeCorpus(
     group="ordering",
     kinds={"numpy", "numba"},
     description="Which records are near copies of others: groups of texts that share most of their shingles.",
+    evidence="which texts are near copies of others",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "minhash"),
         *(["fields"] if settings.input.source_field else []),

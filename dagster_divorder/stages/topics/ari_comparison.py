@@ -377,6 +377,7 @@ ARI_COMPARISON = PinnedFit(
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
     '`embedding.kind = "auto"` it picks the vectors.',
+    evidence="whether two kinds of vectors see the same topics",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
         *fit_reads(settings, "ari_comparison"),

@@ -196,6 +196,7 @@ CLUSTER_MAP = WholeCorpus(
     description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
     "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
     "missing.",
+    evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
         *fit_reads(settings, "map_fit"),

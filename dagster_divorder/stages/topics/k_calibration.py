@@ -312,6 +312,7 @@ K_CALIBRATION = PinnedFit(
     description="How many clusters: silhouettes over several fits, sizes and what the order gains for several numbers, "
     'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '
     "documents have changed; `fitted` says why.",
+    evidence="how many clusters the corpus has",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
     settings=_k_calibration_settings,
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},
