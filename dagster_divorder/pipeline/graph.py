@@ -12,8 +12,8 @@ OUTPUT = "curated_output"
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run, but for those that settings make read a later one: these come
-    right after it.
+    """Stages by name, in an order in which they can run. A stage that some settings make read a later one, or that shows
+    a later one as evidence, comes right after that one.
 
     A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
     """
@@ -115,7 +115,7 @@ class Graph(Mapping[str, Stage]):
 
         def place(name: str) -> None:
             if name in found and name not in order:
-                for read in self[name].reads_under(settings):
+                for read in (*self[name].reads_under(settings), *self._shown_by(name)):
                     place(read)
                 order[name] = None
 
