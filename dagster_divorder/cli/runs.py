@@ -153,7 +153,7 @@ def _keep_history(file: Path) -> list[Part]:
     ]
 
 
-def plan(settings: Settings, *, everything: bool, disk: bool) -> Answer:
+def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     """What a run (or a run that also makes all evidence) would do, a row a stage, and perhaps what the store holds."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH

@@ -12,8 +12,8 @@ OUTPUT = "curated_output"
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run. A stage that some settings make read a later one, or that shows
-    a later one as evidence, comes right after that one.
+    """Stages by name, in an order in which they can run. A stage comes right after a later one that it reads under some
+    settings, or shows as evidence.
 
     A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
     """

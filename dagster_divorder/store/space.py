@@ -42,10 +42,10 @@ class Space:
         """Vectors float32 (rows, D) of a fragment."""
         return self.transform(self.files.read(fragment)["vectors"])
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, np.ndarray]]:
-        """Vectors float32 (rows, D) fragment by fragment, in the order given."""
-        for fragment, arrays in self.files.each(fragments):
-            yield fragment, self.transform(arrays["vectors"])
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, np.ndarray]]:
+        """(rows of a fragment when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
+        for rows, arrays in self.files.each(fragments):
+            yield rows, self.transform(arrays["vectors"])
 
     def transform(self, stored: np.ndarray) -> np.ndarray:
         """Vectors float32 (n, D) of this space, of vectors as the stage stores them."""
@@ -54,6 +54,10 @@ class Space:
 
     def dims(self, view: View) -> int:
         return int(next(self.each(view.documents[:1]))[1].shape[1])
+
+    def most_rows(self, view: View, size: int) -> int:
+        """How many vectors take at most `size` bytes, but at least one."""
+        return max(1, size // (4 * self.dims(view)))
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.store.arrays import MappedFile, pack, unpack, unpack_some, unpack_table
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.view import Fragment, by_fragment
+from dagster_divorder.store.view import Fragment, by_fragment, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class StageFiles:
         ((_, arrays),) = self.each([fragment])
         return arrays
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
-        """Results fragment by fragment, in the order given.
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
+        """(rows of a fragment when all are laid end to end, its result), fragment by fragment, in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
         """
-        for fragment, file in self._files(fragments):
-            yield fragment, unpack(self.store.read_verified(file))
+        for rows, (_, file) in zip(spans(fragments), self._files(fragments), strict=True):
+            yield rows, unpack(self.store.read_verified(file))
 
     def at(
         self, fragments: Sequence[Fragment], rows: np.ndarray

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -117,6 +118,11 @@ def by_fragment(
     for at in np.flatnonzero(np.diff(cuts)).tolist():
         places = by_row[cuts[at] : cuts[at + 1]]
         yield at, places, rows[places] - rows.dtype.type(start[at])
+
+
+def spans(fragments: Sequence[Fragment]) -> list[slice]:
+    """The rows of each fragment when laid end to end."""
+    return [slice(*bounds) for bounds in pairwise(offsets(fragments).tolist())]
 
 
 def offsets(fragments: Sequence[Fragment]) -> np.ndarray:
