@@ -524,7 +524,8 @@ class PinnedFit(Stage):
 
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
-        facts = {**self.facts(run, fitted), "checked": run.corpus.version, "reason": result.facts["reason"]}
+        # The result's own facts: `documents` that it was made on, and the `reason`.
+        facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
         return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:

@@ -216,7 +216,8 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
-        if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
+        if name
+        not in ("training", "signature", "content", "rows", "left_out", "checked", "reason", "documents")
     }
     left = documents_left(run, receipt)
     note = _another_corpus(left)

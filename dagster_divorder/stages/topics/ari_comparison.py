@@ -375,10 +375,7 @@ ARI_COMPARISON = PinnedFit(
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, fitted: {
-        **orjson.loads(fitted.files[INFO]),
-        "documents": fitted.documents,
-    },
+    facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_ari_comparison_figures,
     show=_show_ari_comparison,
 )

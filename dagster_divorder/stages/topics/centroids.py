@@ -114,7 +114,6 @@ def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
     return {
         "k": len(arrays["centroids"]),
         "dims": arrays["centroids"].shape[1],
-        "documents": fitted.documents,
         "mean_distance": info["mean_distance"],
         "note": _note(info, int(arrays["sizes"].sum()), fitted.documents),
     }

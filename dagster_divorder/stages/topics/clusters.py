@@ -52,8 +52,12 @@ def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
-    centroids = run.receipt("centroids")
-    fit = centroids.facts
+    centroids, documents = run.receipt("centroids"), run.corpus.documents
+    fit, hint = centroids.facts, None
+    if fit["dims"] > documents and not run.settings.components[chosen_kind(run)]:
+        # Vectors of more dims than there are documents all lie at much the same distance.
+        few = max(1, min(50, documents // 2))
+        hint = f"{fit['dims']:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
     return {
         "k": fit["k"],
         "fitted": centroids.figures["fitted"],
@@ -61,18 +65,8 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
         "fit_mean_distance": fit["mean_distance"],
         "note": fit["note"],
         **space_figures(run),
-        "hint": None
-        if run.settings.components[chosen_kind(run)]
-        else _hint(fit["dims"], run.corpus.documents),
+        "hint": hint,
     }
-
-
-def _hint(dims: int, documents: int) -> str | None:
-    """What to do about vectors of more dims than there are documents: they all lie at much the same distance."""
-    if dims <= documents:
-        return None
-    few = max(1, min(50, documents // 2))
-    return f"{dims:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
 
 
 def cluster_sizes(run: Run) -> np.ndarray:

@@ -142,12 +142,11 @@ def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
 
 
 def _components_facts(run: Run, fitted: Fitted, kind: str) -> dict[str, Any]:
-    info, documents = orjson.loads(fitted.files[INFO]), fitted.documents
+    info = orjson.loads(fitted.files[INFO])
     return {
         "pca": info["found"],
         "explained_variance": info["explained"],
-        "documents": documents,
-        "note": _note(run.settings.components[kind], info, documents),
+        "note": _note(run.settings.components[kind], info, fitted.documents),
     }
 
 

@@ -43,7 +43,7 @@ from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment, View, offsets, spans
+from dagster_divorder.store.view import Fragment, View, spans
 
 STAGE = "external_embeddings"
 TENTATIVE = "a known document has another vector in embedding.path"
@@ -67,9 +67,8 @@ class _ExternalEmbeddings(PerDocument):
             yield from super().compute_missing(run, key, missing)
             return
         assert isinstance(file, ParquetVectors) and matched
-        first = _first_rows(run.view)
-        parts = [matched.row[first[fragment.name] :][: fragment.rows] for fragment in missing]
-        rows = distinct_values(np.concatenate(parts))
+        inside = _rows_of_fragments(run.view)
+        rows = distinct_values(np.concatenate([matched.row[inside[fragment.name]] for fragment in missing]))
         rows = rows[rows >= 0]
         size = len(rows) * file.dims * file.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
@@ -97,9 +96,10 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     """The last run's reading, where the file has not changed and all is stored; else the file is read."""
     file, last = _open(run), load_receipt(run.store, stage.name)
     ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
-    read_as = content_hash(
-        _state(file.path), run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids
-    )
+    status = file.path.stat()
+    # No program can set the time of change (ctime) back.
+    state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    read_as = content_hash(state, run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids)
     known = last is not None and last.facts["read_as"] == read_as
     if (
         last
@@ -163,16 +163,16 @@ def _open_file(settings: Settings) -> VectorFile:
 @dataclass(frozen=True, slots=True)
 class _Units:
     """Takes the vectors of a fragment's documents from the file at `path`, or from a copy of some `rows` of it, int64
-    rising. `first`: the first document row of each fragment."""
+    rising. `inside`: the document rows of each fragment."""
 
     path: Path
     matched: _Matched
-    first: Mapping[str, int]
+    inside: Mapping[str, slice]
     vectors: NpyVectors
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        inside = slice(self.first[fragment.name], self.first[fragment.name] + fragment.rows)
+        inside = self.inside[fragment.name]
         row, source = self.matched.row[inside], self.matched.source[inside]
         wanted = row[row >= 0]
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
@@ -185,17 +185,12 @@ class _Units:
 
 def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
     reading = run.memo["reading"]
-    return _Units(reading.file.path, reading.matched, _first_rows(run.view), vectors, rows)
+    return _Units(reading.file.path, reading.matched, _rows_of_fragments(run.view), vectors, rows)
 
 
-def _first_rows(view: View) -> dict[str, int]:
-    return dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
-
-
-def _state(path: Path) -> list[int]:
-    """Numbers that change with a file. No program can set its time of change back."""
-    status = path.stat()
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def _rows_of_fragments(view: View) -> dict[str, slice]:
+    names = [fragment.name for fragment in view.documents]
+    return dict(zip(names, spans(view.documents), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +212,10 @@ class _Matched:
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
     """By document row: bool, whether its fragment is stored under a key, and its `source` uint64, 0 where it is not."""
     stored, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
-    files = StageFiles(run.store, STAGE, key).listed()
-    for fragment, rows in zip(view.documents, spans(view.documents), strict=True):
+    files, inside = StageFiles(run.store, STAGE, key).listed(), _rows_of_fragments(view)
+    for fragment in view.documents:
         if fragment.name in files.present():
+            rows = inside[fragment.name]
             stored[rows] = True
             source[rows] = files.column([fragment], "source")
     return stored, source

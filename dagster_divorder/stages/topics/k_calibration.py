@@ -320,10 +320,7 @@ K_CALIBRATION = PinnedFit(
     # The limit may have been lowered.
     checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, fitted: {
-        **orjson.loads(fitted.files[INFO]),
-        "documents": fitted.documents,
-    },
+    facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_k_calibration_figures,
     show=_show_k_calibration,
 )
