@@ -187,7 +187,7 @@ NEAR_DUPLICATES = WholeCorpus(
         *fit_reads(settings, "near_duplicates"),
     ),
     settings=lambda settings: {"source": settings.input.source_field, "id": settings.input.id_field},
-    # Not the fields, of which the source follows the records.
+    # Not the fields: sources follow the records.
     inputs=lambda run: versions(
         *(run, "raw_docs", "token_counts", "minhash"), *fit_reads(run.settings, "near_duplicates")
     ),

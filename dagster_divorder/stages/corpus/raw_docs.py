@@ -222,7 +222,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
 
 
 def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
-    """Write what was surveyed."""
+    """Write the surveyed records."""
     write = WriteFragments(run.store, records_folder(key))
     with run.progress("storing records", None, "records") as advance:
         for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
@@ -307,7 +307,7 @@ def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
 
 
 def remarks(facts: Mapping[str, Any]) -> list[str]:
-    """Sentences on what is not read of the input and its folders, and on texts that are few or very short."""
+    """Sentences on files and lines that are not read, and on texts that are few or very short."""
     others, skipped = facts["other_files"], facts["skipped_folders"]
     sentences = []
     if others:

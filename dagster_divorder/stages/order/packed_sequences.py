@@ -139,13 +139,13 @@ def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -
 
 def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
     """(the plans without last sequences that are not full; the pieces of these sequences)."""
-    whole, partial_sequences = [], []
+    full_plans, partial_sequences = [], []
     for plan in packed:
         end = len(plan) - bool(len(plan) and plan.padding[-1])
-        whole.append(replace(plan.part(0, end), without_tokens=plan.without_tokens))
+        full_plans.append(replace(plan.part(0, end), without_tokens=plan.without_tokens))
         partial_sequences.append(plan.part(end, len(plan)))
     remainders = join(*partial_sequences)
-    return whole, Pieces(remainders.document, remainders.start, remainders.length)
+    return full_plans, Pieces(remainders.document, remainders.start, remainders.length)
 
 
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
@@ -315,10 +315,10 @@ def _with_cut(
     """The plan, and behind it the tokens of the cut documents that no consumed sequence holds."""
     consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
     consumed = consumed[np.isin(packed.document[consumed], documents)]
-    parts = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
-    frozen = replace(packed, **parts, indptr=np.array([0, len(consumed)]))
-    left = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
-    behind = replace(frozen, **vars(left), indptr=np.array([0, len(left)]))
+    runs = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
+    frozen = replace(packed, **runs, indptr=np.array([0, len(consumed)]))
+    not_consumed = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
+    behind = replace(frozen, **vars(not_consumed), indptr=np.array([0, len(not_consumed)]))
     return join(packed, behind)
 
 

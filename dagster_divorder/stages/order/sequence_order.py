@@ -123,11 +123,11 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
     items, packed, copies, frozen = sequences
     not_full = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
-    whole = len(packed) - bool(not_full)
-    full, times = items.part(0, whole), None
+    full_sequences = len(packed) - bool(not_full)
+    full, times = items.part(0, full_sequences), None
     if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(whole)
+        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
     orders = epoch_orders(
         full.counts,
         full.groups,
@@ -139,7 +139,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
         frozen=np.arange(frozen),
         targets=targets,
     )
-    return np.pad(orders, ((0, 0), (0, int(not_full))), constant_values=whole)
+    return np.pad(orders, ((0, 0), (0, int(not_full))), constant_values=full_sequences)
 
 
 def _is_a_permutation(run: Run) -> Finding:

@@ -219,25 +219,25 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         if name
         not in ("training", "signature", "content", "rows", "left_out", "checked", "reason", "documents")
     }
-    left = documents_left(run, receipt)
-    note = _another_corpus(left)
+    share_left = documents_left(run, receipt)
+    note = _another_corpus(share_left)
     if note:
         run.progress.note(note)
     return {
         "base": run.settings.model.base,
         **info,
         **receipt.facts["training"],
-        "documents_left": left,
+        "documents_left": share_left,
         "note": note,
     }
 
 
-def _another_corpus(left: float) -> str | None:
+def _another_corpus(share_left: float) -> str | None:
     """What to say where too small a share of the documents that the model was made on is left, else None."""
-    if left >= MIN_SHARE_LEFT:
+    if share_left >= MIN_SHARE_LEFT:
         return None
     return (
-        f"{left:.0%} of the documents that base_model was made on are left in the input; "
+        f"{share_left:.0%} of the documents that base_model was made on are left in the input; "
         "divorder run --refit model makes it from the present ones (everything is then computed again)"
     )
 
@@ -245,12 +245,12 @@ def _another_corpus(left: float) -> str | None:
 def _is_of_this_corpus(run: Run) -> Finding:
     """A corpus that replaces another keeps that one's tokenizer, or its weights of tokens, and gets more tokens than
     need be."""
-    left = documents_left(run, run.receipt("base_model"))
+    share_left = documents_left(run, run.receipt("base_model"))
     return Finding(
-        passed=_another_corpus(left) is None,
-        text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
+        passed=_another_corpus(share_left) is None,
+        text=f"{share_left:.0%} of the documents that the base model was made on are left in the input.",
         remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
-        figures={"documents_left": left},
+        figures={"documents_left": share_left},
     )
 
 

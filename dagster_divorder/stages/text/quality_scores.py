@@ -39,8 +39,8 @@ def _locate(settings: Settings) -> Path:
 def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
     """The quality of the documents of a fragment."""
     classifier, content = _classifier(model, device), read_content(store, fragment.file)
-    parts = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
-    return {"quality": np.concatenate(parts)}
+    scores = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
+    return {"quality": np.concatenate(scores)}
 
 
 @functools.lru_cache(maxsize=1)

@@ -103,11 +103,11 @@ def conclude(ari: float, bits: Mapping[Any, float]) -> tuple[str, str]:
             f"{first} one does not; only training can tell whether it is worth its cost."
         )
     different = f"ARI {ari:.3f}, under {DIFFERENT}: the {second} space holds different structure"
-    told = f"its clusters tell {ours:.3f} bits a word of their documents, the {first} ones {theirs:.3f}"
+    tells = f"its clusters tell {ours:.3f} bits a word of their documents, the {first} ones {theirs:.3f}"
     if ours >= max(MIN_BITS, MIN_SHARE_OF_BITS * theirs):
-        return second, f"{different}, and {told}: it is worth using."
+        return second, f"{different}, and {tells}: it is worth using."
     return first, (
-        f"{different}, but {told}; less than {MIN_SHARE_OF_BITS:.0%} of these says that the difference has too little "
+        f"{different}, but {tells}; less than {MIN_SHARE_OF_BITS:.0%} of these says that the difference has too little "
         "to do with what the documents are about to be worth using."
     )
 
@@ -174,13 +174,13 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
 
 def _document_cosine(view: View, first: Space, second: Space) -> dict[str, float] | None:
     """Cosines of the two stored vectors of each document; None where their dims differ."""
-    used, parts = view.used_documents(), []
+    used, by_fragment = view.used_documents(), []
     stored = (space.files.each(view.documents) for space in (first, second))
     for (rows, one), (_, other) in zip(*stored, strict=True):
         if one["vectors"].shape != other["vectors"].shape:
             return None
-        parts.append(paired_cosines(one["vectors"], other["vectors"])[used[rows]])
-    cosines = np.concatenate(parts)
+        by_fragment.append(paired_cosines(one["vectors"], other["vectors"])[used[rows]])
+    cosines = np.concatenate(by_fragment)
     return {name: float(getattr(cosines, name)()) for name in ("mean", "std", "min", "max")}
 
 
@@ -242,24 +242,24 @@ def _disagreements(
 ) -> list[dict[str, Any]]:
     """The largest cells of the table that are not matched. Their examples are the documents nearest to both centroids,
     about which neither space is in doubt."""
-    (one, other), (first, second) = both.spaces, both.kinds
+    (first, second), kinds = both.spaces, both.kinds
     unmatched = table.copy()
     unmatched[pairs] = 0
     largest = np.argsort(-unmatched, axis=None, kind="stable")[:DISAGREEMENTS]
     partner = dict(np.stack(pairs, axis=1).tolist())
-    distances = one.distances + other.distances
+    distances = first.distances + second.distances
     cells, examples = [], []
     for a, b in np.stack(np.unravel_index(largest, unmatched.shape), axis=1).tolist():
         if not unmatched[a, b]:
             break
-        inside = np.flatnonzero((one.labels == a) & (other.labels == b))
+        inside = np.flatnonzero((first.labels == a) & (second.labels == b))
         examples.append(rows[inside[np.argsort(distances[inside], kind="stable")[:EXAMPLES]]])
         cells.append(
             {
-                first: both.names[0][a],
-                second: both.names[1][b],
+                kinds[0]: both.names[0][a],
+                kinds[1]: both.names[1][b],
                 "documents": int(unmatched[a, b]),
-                f"the {first} one's match": both.names[1][partner[a]] if a in partner else None,
+                f"the {kinds[0]} one's match": both.names[1][partner[a]] if a in partner else None,
             }
         )
     texts = iter(first_lines(run.store, view, np.concatenate([rows[:0], *examples])))

@@ -93,8 +93,8 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     if why or run.planning:
         return why
     now = sketch(run.corpus.ids())
-    seen = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
-    new = now[seen & ~np.isin(now, fitted.sketch)]
+    covered = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
+    new = now[covered & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
         return None
     ids = document_ids(run.store, run.view)

@@ -65,9 +65,9 @@ def _map_clusters(run: Run) -> Made:
         files["places"] = asdict(shown)
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
-    if shown and (left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
+    if shown and (share_left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
         note = (
-            f"{left:.0%} of the documents that the map was fitted to are left; "
+            f"{share_left:.0%} of the documents that the map was fitted to are left; "
             "divorder run --refit cluster_map fits it to the present ones"
         )
         run.progress.note(note)

@@ -36,7 +36,7 @@ INFO = "pca.json"
 
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
-    """The kind of vectors that is clustered, or those of which ari_comparison chooses one."""
+    """The kind of vectors that is clustered, or the kinds from which ari_comparison chooses."""
     return settings.ari_comparison.spaces if settings.embedding.kind == "auto" else (settings.embedding.kind,)
 
 
@@ -69,7 +69,7 @@ def is_centred(settings: Settings, kind: str) -> bool:
 
 
 def space_key(run: Run, kind: str) -> str:
-    """Names what the vectors of a space depend on, whatever the corpus."""
+    """A key of all that the vectors of a space depend on beside the corpus."""
     receipt = run.receipt(STAGE_OF[kind])
     if not run.settings.components[kind]:
         return receipt.key
@@ -82,7 +82,7 @@ def chosen_space_key(run: Run) -> str:
 
 
 def chosen_space_version(run: Run) -> str:
-    """Names the vectors that are clustered, of this corpus."""
+    """A key of the vectors that are clustered, for this corpus."""
     return content_hash(chosen_space_key(run), run.receipt("raw_docs").version)
 
 

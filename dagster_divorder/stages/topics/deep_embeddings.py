@@ -303,8 +303,8 @@ def vector_figures(
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    whole = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
-    unseen = np.zeros(1, np.int64) if whole else np.maximum(tokens - spec.room, 0)
+    reads_all = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
+    unseen = np.zeros(1, np.int64) if reads_all else np.maximum(tokens - spec.room, 0)
     figures: dict[str, Any] = {
         "model": model,
         "dim": files.read(view.documents[0])["vectors"].shape[1],

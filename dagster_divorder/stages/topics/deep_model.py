@@ -121,7 +121,7 @@ def checkpoint_fingerprint(directory: Path) -> str:
     from xxhash import xxh3_128
 
     weights = weight_files(directory)
-    whole = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
+    small = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
     state = xxh3_128()
     for name in ("config.json", TOKENIZER, POOLING):
         path = directory / name
@@ -133,7 +133,7 @@ def checkpoint_fingerprint(directory: Path) -> str:
         state.update(f"{path.name} {size} ".encode())
         blocks = -(-size // BLOCK_BYTES)
         chosen = (
-            range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+            range(blocks) if small else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
         )
         with path.open("rb") as file:
             for block in chosen:

@@ -82,8 +82,8 @@ class _ExternalEmbeddings(PerDocument):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is known of the user's file: `read_as` names its state and how it is read, `facts` what it holds, `key` its
-    vectors. `file` and `matched` are None unless this run has read it."""
+    """A reading of the user's file: `read_as` names its state and the settings, `facts` tell its content, `key` names
+    its vectors. `file` and `matched` are None unless this run has read it."""
 
     read_as: str
     facts: Mapping[str, Any]
