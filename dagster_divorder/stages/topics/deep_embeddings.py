@@ -228,15 +228,17 @@ class Embed:
         """Arrays and the work that they took, in this process; `advance` counts tokens."""
         embedder = _embedder(self)
         start = time.perf_counter_ns()
-        # In the model's own tokens.
-        if self.engine is None:
-            stored = self.tokens.read(fragment)
-        else:
-            stored = tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
-        embedded = embedder.embed(stored["ids"], stored["lengths"], advance)
+        tokens = self.read_tokens(fragment)
+        embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
-        arrays = {"vectors": vectors, "tokens": stored["lengths"], "flagged": embedded.flagged}
+        arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
         return arrays, embedded.work + Work(nanoseconds=time.perf_counter_ns() - start)
+
+    def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
+        if self.engine is None:
+            return self.tokens.read(fragment)
+        return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Tokens of the documents of some fragments; None where they are not counted yet."""
