@@ -140,7 +140,7 @@ def extract_fields(
 
 
 def shapes_read(run: Run) -> dict[str, Any]:
-    """What a result that depends on the inputs' shapes has in its key."""
+    """The part of a key that names the inputs' shapes, for results that depend on them."""
     shapes = [shape.key for shape in shapes_of(run.settings)]
     return {"shapes": shapes} if any(shapes) else {}
 

@@ -52,7 +52,7 @@ from dagster_divorder.store.state import Receipt, Result, keep_result, load_rece
 from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 1 << 30
-"""New input from which on workers survey it, and store it (corpus/parts.py), which takes a fifth more processor time in
+"""From so much new input on, workers survey and store it (corpus/parts.py). That takes a fifth more processor time in
 all than one process, whose threads keep a core and a half busy."""
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
@@ -127,7 +127,7 @@ class _RawDocs(Stage):
 
 def records_key(settings: Settings, kind: str) -> str:
     """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
-    # Of several inputs each record is stored with its shape (corpus/shapes.py).
+    # Records of several inputs are stored with their shapes (corpus/shapes.py).
     several = isinstance(settings.input, Inputs)
     return content_hash(
         "raw_docs", RAW_DOCS.version, kind, ["several"] if several else settings.input.text_field
@@ -238,7 +238,7 @@ def _records(block: Block | Digest) -> int:
 
 
 def _before(store: Store, key: str, settings: Settings) -> Before | None:
-    """What the last run came to, if it was one under this key, and with this limit, that left its file states."""
+    """View, rejects and file states of the last run; None where its key or `max_record_bytes` was another."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None or receipt.key != key or "readings" not in receipt.files:
         return None
@@ -255,7 +255,7 @@ def load_multiset(run: Run) -> Multiset:
 
 
 def record_index(run: Run, column: str) -> np.ndarray:
-    """Of all record rows of the view their `id`, uint64 (rows, 2), or their `size` in bytes, int64 (rows,)."""
+    """The `id`, uint64 (rows, 2), or the `size` in bytes, int64 (rows,), of all record rows of the view."""
     folder = records_folder(run.receipt("raw_docs").key)
     return index_column(run.store, folder, run.view.records, column)
 

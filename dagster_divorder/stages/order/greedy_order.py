@@ -187,7 +187,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    # Of `order.shards_of` only the number of shards matters, and only where there are several.
+    # Only the number of shards matters, not `order.shards_of`, and only if there are several.
     shards = shard_number(run)
     return {**versions(run, *_greedy_order_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
 

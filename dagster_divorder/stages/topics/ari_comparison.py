@@ -372,8 +372,6 @@ ARI_COMPARISON = PinnedFit(
     compute=_compare_clusterings,
     refit="ari_comparison",
     drift=has_changed,
-    # The limit may have been lowered.
-    checked_once_per_corpus=False,
     kept_by_outcome=True,
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_ari_comparison_figures,

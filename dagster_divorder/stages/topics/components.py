@@ -49,7 +49,7 @@ def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:
 
 
 def chosen_kind(run: Run) -> str:
-    """The kind of vectors that are clustered: `embedding.kind`, or what ari_comparison chose."""
+    """The kind of vectors that are clustered: `embedding.kind`, or the choice of ari_comparison."""
     kind = run.settings.embedding.kind
     return str(run.receipt("ari_comparison").facts["chosen"]) if kind == "auto" else kind
 

@@ -165,7 +165,7 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
         *(["ids"] if settings.input.id_field else []),
     ),
     settings=gradients_settings,
-    # As costly as training on the corpus: nobody has it who has not asked.
+    # As costly as training on the corpus, so only on request.
     when=lambda settings: settings.takes_gradients,
     inputs=lambda run: {
         "model": load_model(run).fingerprint,

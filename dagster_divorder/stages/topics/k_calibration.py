@@ -317,8 +317,6 @@ K_CALIBRATION = PinnedFit(
     compute=_calibrate_k,
     refit="k_calibration",
     drift=has_changed,
-    # The limit may have been lowered.
-    checked_once_per_corpus=False,
     kept_by_outcome=True,
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_k_calibration_figures,
