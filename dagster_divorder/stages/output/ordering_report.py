@@ -232,8 +232,10 @@ def _as_shown(run: Run, receipt: Receipt) -> Evidence:
             pictures[shown.what] = shown.file.read_bytes()
         elif isinstance(shown, Table):
             tables[name] = shown.rows
+        elif isinstance(shown, Link):
+            figures[name] = str(shown.path)
         else:
-            figures[name] = shown.markdown if isinstance(shown, Text) else getattr(shown, "path", shown)
+            figures[name] = shown.markdown if isinstance(shown, Text) else shown
     return Evidence(stage.name, stage.evidence, stage.description, figures, tables, pictures)
 
 
