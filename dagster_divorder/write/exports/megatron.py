@@ -3,9 +3,9 @@
     train-TAG.bin      the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
     train-TAG.idx      an item, and a document, for every document run: its length and where it begins
     train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
-    megatron_cache.py  has Megatron read just these rows in this order; without it, all is shuffled
+    megatron_cache.py  makes Megatron read these rows in this order; without it, Megatron shuffles
 
-TAG is 8 hex digits of the export's key. A row is a sample of L tokens, L being the model's sequence length; the last
+TAG is 8 hex digits of the export's key. A row is a sample of L tokens, and L the model's sequence length; the last
 label of a sample is masked.
 """
 
