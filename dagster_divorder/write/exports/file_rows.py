@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.errors import StoreError
+from dagster_divorder.readers.files import padded_rows
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 from dagster_divorder.write.records import value_bytes
@@ -31,11 +32,7 @@ class Block:
 
     def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
         """The ids (n, length); shorter rows are filled up."""
-        if (self.tokens == length).all():
-            return self.ids.astype(dtype, copy=False).reshape(-1, length)
-        rows = np.full((len(self.tokens), length), padding, dtype)
-        rows[self.filled(length)] = self.ids
-        return rows
+        return padded_rows(self.ids.astype(dtype, copy=False), self.tokens, length, padding)
 
     def filled(self, length: int) -> np.ndarray:
         """bool (n, length): True for a token, False for padding."""
