@@ -22,7 +22,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.readers.mixture import Mixture
-from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Place
+from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Position
 from dagster_divorder.readers.shards import check_state
 
 
@@ -127,7 +127,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin: Place | None = None
+        self._begin: Position | None = None
 
     def __iter__(self) -> MicroBatches:
         return MicroBatches(self)
@@ -136,11 +136,11 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """Micro-batches from the start to the end."""
         return -(-self.end // self.step)
 
-    def begin(self) -> Place:
+    def begin(self) -> Position:
         """The place where the next iteration begins."""
         place, self._begin = self._begin, None
         epoch = self.sampler.epoch if self.sampler else 0
-        return place if place and place.epoch == epoch else Place(epoch, 0)
+        return place if place and place.epoch == epoch else Position(epoch, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next iteration at a state. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
@@ -148,9 +148,9 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             self._begin = self.source.place(state)
             self.source.set_epoch(self._begin.epoch)
         else:
-            self._begin = Place(0, samples_in(state, self.source))
+            self._begin = Position(0, samples_in(state, self.source))
 
-    def state(self, place: Place) -> dict[str, Any]:
+    def state(self, place: Position) -> dict[str, Any]:
         """A place as plain numbers and text."""
         if self.sampler:
             return self.sampler.state(place)

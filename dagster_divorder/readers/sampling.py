@@ -35,7 +35,7 @@ MAX_TEXT = 200
 """Characters of an argument in a state."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """epoch: the iteration, from 0; samples: its rows that all ranks were given."""
 
     epoch: int
@@ -93,7 +93,7 @@ class BalancedSampler(Sampler[int]):
         decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
-        self._begin: Place | None = None
+        self._begin: Position | None = None
         self._reading: RowNumbers | None = None
 
     def __len__(self) -> int:
@@ -114,10 +114,10 @@ class BalancedSampler(Sampler[int]):
         if epoch != self.epoch:
             self.epoch, self._begin, self._reading = epoch, None, None
 
-    def begin(self) -> Place:
+    def begin(self) -> Position:
         """The place where the next iteration begins: its start, or once a loaded state."""
         place, self._begin = self._begin, None
-        return place or Place(self.epoch, 0)
+        return place or Position(self.epoch, 0)
 
     def end(self, epoch: int) -> None:
         """Go on to the next iteration after one that was read to its end."""
@@ -148,7 +148,7 @@ class BalancedSampler(Sampler[int]):
         """The place of the iteration; before it or at its end, the place where the next one begins."""
         if self._begin is None and self._reading is not None:
             return self._reading.state_dict()
-        return self.state(self._begin or Place(self.epoch, 0))
+        return self.state(self._begin or Position(self.epoch, 0))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration at a state. Raises InputError as `place`."""
@@ -156,11 +156,11 @@ class BalancedSampler(Sampler[int]):
         self.set_epoch(place.epoch)
         self._begin = place
 
-    def state(self, place: Place) -> dict[str, Any]:
+    def state(self, place: Position) -> dict[str, Any]:
         """A place as plain numbers and text."""
         return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
 
-    def place(self, state: Mapping[str, Any]) -> Place:
+    def place(self, state: Mapping[str, Any]) -> Position:
         """The place of a state.
 
         Raises:
@@ -178,7 +178,7 @@ class BalancedSampler(Sampler[int]):
                 f"the state is of another order: {', '.join(differ) or 'the values of the table differ'}; resume with "
                 "the table and the arguments that the state was saved with"
             )
-        place = Place(int(state["epoch"]), int(state["samples"]))
+        place = Position(int(state["epoch"]), int(state["samples"]))
         if place.epoch < 0 or not 0 <= place.samples <= len(self):
             raise InputError(
                 f"the state says that {place.samples} samples of epoch {place.epoch} were read; expected 0 to "
@@ -230,7 +230,7 @@ class Iteration(Iterator[Item]):
         self.epoch, self.samples = sampler.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._sampler.state(Place(self.epoch, self.samples))
+        state: dict[str, Any] = self._sampler.state(Position(self.epoch, self.samples))
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ def temporary_name() -> str:
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
-Check = Callable[[], object]
+Guard = Callable[[], object]
 """Raises where the next step must not be taken."""
 
 
@@ -194,11 +194,11 @@ class Folder(ABC):
         """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
 
     @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         """Give files their names, `last` at the end; then remove the stale files. staged: temporary names, by name.
         check: called before each step; it stops the rest by raising."""
 
-    def write(self, files: Mapping[str, Data], check: Check = lambda: None) -> None:
+    def write(self, files: Mapping[str, Data], check: Guard = lambda: None) -> None:
         """Write files, all or none, and publish them, the last one last.
 
         Raises:

@@ -30,7 +30,7 @@ from dagster_divorder.errors import DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
-from dagster_divorder.store.base import TEMPORARY, Check, Entry, Folder
+from dagster_divorder.store.base import TEMPORARY, Entry, Folder, Guard
 from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import PIECE_BYTES, WEB, RemoteFile, bucket, described
@@ -121,7 +121,7 @@ class ObjectFolder(Folder):
             # Writers raise OSError, unlike the rest of obstore.
             raise obstore.exceptions.GenericError(str(error)) from None
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
@@ -249,7 +249,7 @@ class _HubFolder(Folder):
             # The file was sent; small files go into the commit itself.
             path.unlink()
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
         self._change([*self._deleted, *stale], additions)

@@ -24,10 +24,10 @@ from dagster_divorder.store.base import (
     LEASE_FILE,
     OURS,
     TEMPORARY,
-    Check,
     Data,
     Entry,
     Folder,
+    Guard,
     Store,
     json_object,
     new_about,
@@ -75,7 +75,7 @@ class LocalFolder(Folder):
             if lasting:
                 os.fsync(file.fileno())
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last and len(staged) > 1:

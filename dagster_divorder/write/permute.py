@@ -52,9 +52,9 @@ WORKERS_FROM_CORES = 4
 VIEWED_BYTES = 1 << 30
 """The most bytes of values that share a buffer: offsets in Arrow's views end at 2 GiB."""
 
-Content = Callable[[], pa.Array]
+ReadArray = Callable[[], pa.Array]
 """Makes an array: large_binary without nulls, or a struct of the columns of Parquet rows. Picklable."""
-Write = Callable[[Iterator[pa.Array], IO[bytes]], object]
+WriteArrays = Callable[[Iterator[pa.Array], IO[bytes]], object]
 """Writes a file from consecutive arrays of its rows. Picklable."""
 
 
@@ -63,7 +63,7 @@ class Shard(NamedTuple):
 
     first: int
     end: int
-    write: Write
+    write: WriteArrays
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,7 +79,7 @@ class Permutation:
     through_files: whether rows pass through temporary files (see `passes_files`).
     """
 
-    contents: Sequence[Content]
+    contents: Sequence[ReadArray]
     start: np.ndarray
     rows: np.ndarray
     sizes: np.ndarray
@@ -300,7 +300,7 @@ class _Group(NamedTuple):
     arrays; rows, int64 (n,): their rows, and positions, int64 (n,), the output position of each."""
 
     name: str
-    contents: Sequence[Content]
+    contents: Sequence[ReadArray]
     start: np.ndarray
     positions: np.ndarray
     rows: np.ndarray
@@ -315,7 +315,7 @@ def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def rows_by_array(
-    contents: Sequence[Content], start: np.ndarray, rows: np.ndarray
+    contents: Sequence[ReadArray], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
     """For each array: its output positions, int64 (n,) rising; its row at each of them, int64 (n,); the array. The next
     array is read meanwhile. contents, start, rows: see `Permutation`."""

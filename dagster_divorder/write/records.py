@@ -15,12 +15,12 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View
-from dagster_divorder.write.permute import Content
+from dagster_divorder.write.permute import ReadArray
 
 LINE_FEED = b"\n"
 
 
-def stored_records(store: Store, view: View) -> list[Content]:
+def stored_records(store: Store, view: View) -> list[ReadArray]:
     """Functions that read the records of each fragment."""
     return [partial(_read_array, store, fragment.file) for fragment in view.records]
 

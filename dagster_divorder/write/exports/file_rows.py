@@ -23,7 +23,7 @@ BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class IdBlock:
     """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,)."""
 
     first: int
@@ -66,7 +66,7 @@ class FileRows:
         """n."""
         return len(self.tokens)
 
-    def blocks(self, parts: Iterator[pa.Array]) -> Iterator[Block]:
+    def blocks(self, parts: Iterator[pa.Array]) -> Iterator[IdBlock]:
         """The rows in blocks. parts: the ids of each block that is not empty, as `permute` gives them."""
         step = block_rows(self.length, self.dtype)
         for first in range(0, len(self), step):
@@ -76,10 +76,10 @@ class FileRows:
                 if tokens.any()
                 else np.empty(0, self.dtype)
             )
-            yield Block(first, ids, tokens)
+            yield IdBlock(first, ids, tokens)
 
 
-Write = Callable[[FileRows, Iterator[Block], IO[bytes]], object]
+WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
 """Writes the file of some rows; picklable."""
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import stage_index
 from dagster_divorder.write.exports.rows import Rows
@@ -41,7 +41,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
 
 
-def _write_ids(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype) -> None:
+def _write_ids(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype) -> None:
     for block in blocks:
         file.write(block.ids.astype(dtype, copy=False).data)
 

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, Block, FileRows, Write
+from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, write_rows
 from dagster_divorder.write.exports.rows import Rows
@@ -42,7 +42,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     files = row_files(rows, options, dtype, ".npy")
     write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    written: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    written: dict[str, WriteRows] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
     beside = {
         name.removesuffix(".npy") + suffix: (span, write_beside)
         for name, span in files.items()
@@ -70,7 +70,7 @@ def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
-def _documents(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
+def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
     """The runs, as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
@@ -98,7 +98,7 @@ def _documents(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) ->
             writer.write_batch(pa.record_batch(columns, schema))
 
 
-def _mask(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
+def _mask(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
     """A byte an id: 1 for a token, 0 for padding."""
     step = max(1, BLOCK_BYTES // file_rows.length)
     for begin in range(0, len(file_rows), step):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files
 from dagster_divorder.write.exports.rows import Rows
@@ -34,7 +34,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
 
 
-def _write_file(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
+def _write_file(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
     # `SCHEMA.empty_table()` imports pandas.
     tables, rest, count = _tables(file_rows, blocks), pa.Table.from_batches([], SCHEMA), len(file_rows)
     group = group_rows(file_rows.length)
@@ -47,7 +47,7 @@ def _write_file(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -
             rest, count = rest[wanted:], count - wanted
 
 
-def _tables(file_rows: FileRows, blocks: Iterator[Block]) -> Iterator[pa.Table]:
+def _tables(file_rows: FileRows, blocks: Iterator[IdBlock]) -> Iterator[pa.Table]:
     for block in blocks:
         end = block.first + len(block.tokens)
         indptr = file_rows.indptr[block.first : end + 1]

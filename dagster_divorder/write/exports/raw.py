@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
@@ -30,7 +30,7 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
 
 
 def write_rows(
-    file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype, padding: int
+    file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype, padding: int
 ) -> None:
     """Write the ids, L a row. padding: the id that fills up shorter rows."""
     for block in blocks:

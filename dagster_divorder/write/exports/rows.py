@@ -30,7 +30,14 @@ from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows, Write, block_rows, mapped_ids, stretches
+from dagster_divorder.write.exports.file_rows import (
+    FileRows,
+    IdBlock,
+    WriteRows,
+    block_rows,
+    mapped_ids,
+    stretches,
+)
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
 MAPPED_BYTES = 2 << 30
@@ -109,7 +116,7 @@ class Tokens:
         return [ids() for ids in self.ids]
 
 
-_File: TypeAlias = tuple[tuple[int, int], Write]
+_File: TypeAlias = tuple[tuple[int, int], WriteRows]
 """A file's rows (first, end) and what writes it."""
 
 
@@ -237,7 +244,7 @@ class Rows:
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
-    def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[Block, None, None]:
+    def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[IdBlock, None, None]:
         """Rows [first, end) in blocks, copied from the mapped files."""
         from dagster_divorder.core.kernels.token_runs import copy_runs
 
@@ -253,7 +260,7 @@ class Rows:
                 self.stored.end_of_text,
                 ids,
             )
-            yield Block(begin - first, ids, self.tokens[begin:until])
+            yield IdBlock(begin - first, ids, self.tokens[begin:until])
             advance(until - begin)
 
     def _of_file(self, first: int, end: int) -> FileRows:
@@ -311,5 +318,5 @@ class Rows:
         return permutation, at
 
 
-def _write(write: Write, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+def _write(write: WriteRows, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
     write(file_rows, file_rows.blocks(parts), file)

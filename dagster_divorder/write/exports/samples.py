@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
@@ -47,7 +47,7 @@ def stage_samples(
 
 def _write(
     file_rows: FileRows,
-    blocks: Iterator[Block],
+    blocks: Iterator[IdBlock],
     file: IO[bytes],
     *,
     sample: np.dtype,
