@@ -47,7 +47,7 @@ MEMORY_VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-TOLD = "told"
+PROGRESS = "progress"
 
 KEEP_MEMORY = {
     # The most that glibc takes.
@@ -169,7 +169,7 @@ class Worker:
         try:
             pickle.dump((function, item, advance is not None), self.process.stdin, protocol=5)
             self.process.stdin.flush()
-            while (answer := pickle.load(self.process.stdout))[0] == TOLD:
+            while (answer := pickle.load(self.process.stdout))[0] == PROGRESS:
                 if advance:
                     advance(answer[1])
             failed, result = answer
@@ -187,8 +187,9 @@ class Worker:
 
 
 def main() -> None:
-    """Main loop of a worker process: read pickled (function, item, whether to report progress), write pickled (TOLD,
-    number) and at last (failed, result or error), until standard input is closed by the end of the parent process."""
+    """Main loop of a worker process: read pickled (function, item, whether to report progress), write pickled
+    (PROGRESS, number) and at last (failed, result or error), until standard input is closed by the end of the parent
+    process."""
     # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_input_closes, daemon=True).start()
@@ -196,7 +197,7 @@ def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries goes to standard error, not among the results
 
-    def say(kind: bool | str, what: Any) -> None:
+    def send(kind: bool | str, what: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent is gone
             pickle.dump((kind, what), sink, protocol=5)
             sink.flush()
@@ -204,11 +205,11 @@ def main() -> None:
     while True:
         try:
             function, item, tells = pickle.load(source)
-            result = function(item, advance=partial(say, TOLD)) if tells else function(item)
+            result = function(item, advance=partial(send, PROGRESS)) if tells else function(item)
         except Exception as error:
-            say(True, picklable(error, "a worker process"))
+            send(True, picklable(error, "a worker process"))
         else:
-            say(False, result)
+            send(False, result)
 
 
 def _exit_when_input_closes() -> None:

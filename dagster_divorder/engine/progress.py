@@ -73,7 +73,7 @@ def counted(
 @dataclass(eq=False, slots=True)
 class Counter:
     """One loop. opened: seconds of a clock. first: items done at the first advance, and when; last: when the last
-    advance was. told: whether it was reported."""
+    advance was. reported: whether a line or a bar has shown it."""
 
     what: str
     total: int | None
@@ -82,7 +82,7 @@ class Counter:
     done: int = 0
     first: tuple[int, float] | None = None
     last: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def advance(self, items: int, now: float) -> None:
         self.done += items
@@ -173,7 +173,7 @@ class Log:
     ) -> None:
         self._log, self._seconds, self._clock = log, seconds, clock
         self._open: list[Counter] = []
-        self._said = 0.0
+        self._reported_at = 0.0
         self._lock = threading.RLock()
         self._ended = threading.Event()
 
@@ -197,7 +197,7 @@ class Log:
                 speaker.join()
 
     def _begin(self, now: float) -> None:
-        self._said, self._ended = now, threading.Event()
+        self._reported_at, self._ended = now, threading.Event()
         self._speaker = threading.Thread(
             target=self._speak, args=(self._ended,), name="divorder-progress", daemon=True
         )
@@ -220,24 +220,24 @@ class Log:
         """Report progress, if it is time to."""
         with self._lock:
             now = self._clock()
-            is_due = now - self._said >= self._seconds or any(
-                now - counter.opened >= self._seconds / 2 for counter in self._open if not counter.told
+            is_due = now - self._reported_at >= self._seconds or any(
+                now - counter.opened >= self._seconds / 2 for counter in self._open if not counter.reported
             )
             if not self._open or not is_due:
                 return
-            self._said = now
+            self._reported_at = now
             for counter in self._open:
-                counter.told = True
+                counter.reported = True
             # A failed report must not fail the work.
             with contextlib.suppress(Exception):
-                self._say(now)
+                self._report(now)
 
-    def _say(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         self._log(describe(self._open, now))
 
     def note(self, message: str) -> None:
         with self._lock:
-            self._said = self._clock()
+            self._reported_at = self._clock()
             self._log(printable(message))
 
 
@@ -271,9 +271,9 @@ class Bar(Log):
             sys.stderr, self._stream = self._stream, None
         return super()._end()
 
-    def _say(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         if not self._stream:
-            super()._say(now)
+            super()._report(now)
             return
         try:
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80

@@ -153,7 +153,7 @@ class RayEngine:
 
     def _result(self, reference: Any, retries: int, advance: Callable[[int], object] | None) -> Any:
         try:
-            failed, result, told = self._ray.get(reference)
+            failed, result, progress = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             # Errors of the function are results, so this is another one.
             raise WorkerError(
@@ -166,8 +166,8 @@ class RayEngine:
                 f"{message[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
                 "engine.workers, help where memory ran out"
             ) from error
-        if advance and told:
-            advance(told)
+        if advance and progress:
+            advance(progress)
         if failed:
             raise result
         return result
@@ -234,11 +234,11 @@ class RayEngine:
 
 def _attempt(function: Callable[..., Any], item: Any, tells: bool) -> tuple[bool, Any, int]:
     """In a worker: whether the function failed, its result or error, and the sum of its progress."""
-    told: list[int] = []
+    progress: list[int] = []
     try:
-        return False, function(item, advance=told.append) if tells else function(item), sum(told)
+        return False, function(item, advance=progress.append) if tells else function(item), sum(progress)
     except Exception as error:
-        return True, picklable(error, f"a worker process on node {platform.node()}"), sum(told)
+        return True, picklable(error, f"a worker process on node {platform.node()}"), sum(progress)
 
 
 def _make_probe() -> Callable[[str, bytes], tuple[str, str, str]]:

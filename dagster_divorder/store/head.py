@@ -171,7 +171,7 @@ class Head:
         Raises:
             StoreBusyError: another process holds it, and `wait` is False.
         """
-        told = False
+        announced = False
         while True:
             with self._lock:
                 state = self.state(fresh=True)
@@ -198,9 +198,9 @@ class Head:
                 raise StoreBusyError(
                     f"{message}; wait for it to end, or stop it: a run that was killed counts as dead {TTL:g} s later"
                 )
-            if on_wait and not told:
+            if on_wait and not announced:
                 on_wait(f"{message}; waiting for it to end, or to give no sign of life for {TTL:g} s")
-            told = True
+            announced = True
             time.sleep(min(1.0, TTL / 8))
 
     def release(self, lease: Lease) -> None:

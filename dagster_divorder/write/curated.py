@@ -77,10 +77,11 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
+    by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
         # The store was made anew or the output was moved: the files beside it are this store's too.
-        noted = {*BESIDE} & folder_at(place).sizes().keys()
-    return {*manifest["files"], *manifest_names(name), *noted}
+        return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
+    return by_manifest | set(noted)
 
 
 def _setting(manifest: str) -> str:
