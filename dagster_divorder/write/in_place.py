@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import CACHED_BYTES
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.output_manifests import entry_of
@@ -26,9 +26,6 @@ from dagster_divorder.write.curated import OutputFolder
 
 LINE_BYTES = 1024
 """Lines of this many bytes in the mean, or more, are written one by one."""
-CACHE_PART = 16
-"""Of main memory such a part may be written. From a tenth on Linux begins to write to the disk by itself, pages that
-are yet to be filled among them: 4.3 GB of 24 took 15 s, and 25 s where an older output lay there."""
 LINE_FEED = b"\n"
 
 
@@ -37,7 +34,7 @@ def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
     system that can write them so."""
     total = int(sizes.sum())
     long = total >= LINE_BYTES * len(sizes)
-    few = total <= main_memory() // CACHE_PART
+    few = total <= CACHED_BYTES
     return long and few and isinstance(place, Path) and hasattr(os, "pwritev")
 
 
