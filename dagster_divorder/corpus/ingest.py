@@ -22,7 +22,7 @@ import orjson
 from blake3 import blake3
 
 from dagster_divorder.corpus.blocks import BlockRecords, Records, joined, put_pair, record_index
-from dagster_divorder.corpus.corpus import Begin, End
+from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
 from dagster_divorder.corpus.looks import looks_like
@@ -197,22 +197,22 @@ class Ingest:
         self._documents.load(lambda index: True)
         self._records.load(find_documents)
 
-    def begin(self, file: Begin) -> None:
+    def begin(self, file: InputFile) -> None:
         """Begin with the next file of the input, and take over what is known of it."""
         self._begun = self._place()
         self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
-            self._keep(file.path, file.kept)
+            self._keep(str(file.path), file.kept)
         self._whole = self._place()
 
-    def end(self, file: End) -> None:
-        """End with that file."""
+    def end(self, read: FileState | None) -> None:
+        """End with that file, whose prefix this is, without what came of it; None where nothing is to be kept."""
         if self._unfinished and self._unfinished[-1].byte < 0:
-            self._unfinished[-1] = self._unfinished[-1]._replace(byte=file.read.size if file.read else 0)
-        if file.read:
+            self._unfinished[-1] = self._unfinished[-1]._replace(byte=read.size if read else 0)
+        if read:
             self._file_states.append(
                 replace(
-                    file.read,
+                    read,
                     first=self._begun.accepted.records,
                     last=self._whole.accepted.records,
                     first_reject=self._begun.reject_bytes,

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.corpus.blocks import Digest
-from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.corpus import Corpus, InputFile
 from dagster_divorder.corpus.file_states import load_file_states, save_file_states
 from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.ingest import Before, Ingest, Survey
@@ -185,7 +185,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
     schema: pa.Schema | None = None
     checked: Shape | None = None
 
-    def begin(file: Begin) -> None:
+    def begin(file: InputFile) -> None:
         nonlocal schema, checked
         if file.shape != checked and file.schema is not None:
             schema, checked = schema or file.schema, file.shape
@@ -197,11 +197,11 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
 
     # An engine may take seconds to open: it is asked last.
     if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
-        files = list(corpus.cut())
-        parts = [(part, file.begin.shape) for file in files for part in file.parts]
+        files = list(corpus)
+        parts = [(part, file.shape) for file in files for part in file.cut()]
         surveyed = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
         for file in files:
-            begin(file.begin)
+            begin(file)
             for part in file.parts:
                 found = next(surveyed)
                 ingest.add_surveyed(part, found, file.prefix.lines)
@@ -210,14 +210,12 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
                 advance(sum(map(_records, found.blocks)))
             ingest.end(file.end())
         return schema
-    for item in corpus:
-        if isinstance(item, Begin):
-            begin(item)
-        elif isinstance(item, End):
-            ingest.end(item)
-        else:
-            ingest.add(item)
-            advance(_records(item))
+    for file in corpus:
+        begin(file)
+        for block in file.blocks():
+            ingest.add(block)
+            advance(_records(block))
+        ingest.end(file.end())
     return schema
 
 

@@ -21,7 +21,7 @@ from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.blocks import BlockRecords, utf8
 from dagster_divorder.corpus.columns import extract, settle
-from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.find import Found, find_files, own_folders
 from dagster_divorder.corpus.inputs import LongRecord
 from dagster_divorder.corpus.shapes import shapes_of
@@ -212,9 +212,8 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     found = _find(settings)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    for block in Corpus([found], settings.input.max_record_bytes):
-        if isinstance(block, Begin | End):
-            continue
+    corpus = Corpus([found], settings.input.max_record_bytes)
+    for block in (block for file in corpus for block in file.blocks()):
         if isinstance(block, LongRecord):
             raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
         held = BlockRecords(block, found.shape)
