@@ -1,8 +1,8 @@
-"""What ingest asks of a block of the input, whose records are here or were surveyed: ids, documents, refusals."""
+"""The records of a block of the input: their ids, what they hold once they are parsed, and why some are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -34,57 +34,59 @@ class Refusal(NamedTuple):
     unfinished: bool
 
 
-class Texts(NamedTuple):
-    """The documents of some records: which of these are sound, positions among them, int64 (m,), and of the sound ones
-    ids, uint64 (m, 2), sizes in bytes, int64 (m,), and the texts, where they are here."""
+class Parsed(NamedTuple):
+    """Some records of a block, parsed. sound: positions among them of the m that hold a document, int64.
+
+    Of these: document_ids, uint64 (m, 2); text_sizes and record_sizes (of rows their mean) in bytes, int64 (m,);
+    content, for a fragment, or the `Pick` that says where it lies; texts, empty where they lie elsewhere.
+    """
 
     sound: np.ndarray
-    ids: np.ndarray
-    sizes: np.ndarray
-    held: list[bytes]
+    document_ids: np.ndarray
+    text_sizes: np.ndarray
+    record_sizes: np.ndarray
+    content: Any
+    texts: list[bytes]
 
 
 class Records(Protocol):
-    """n records of a block, which `at`, int64, counts from 0."""
+    """n records of a block; `at`, int64, are positions among them."""
 
     path: str
+    unterminated: bool
+    """The last of them ends the file without a terminator."""
 
     @property
     def ids(self) -> np.ndarray:
         """uint64 (n, 2)."""
 
-    def texts(self, at: np.ndarray) -> Texts:
-        """The documents of some records."""
+    def parse(self, at: np.ndarray) -> Parsed:
+        """Some of the records."""
 
-    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Of records, all of them sound and with these texts, what a fragment is written from, with the texts of the
-        `fresh` ones among them; and their sizes in bytes, int64."""
-
-    def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
-        """Of refused records, in order."""
+    def refusals(self, at: np.ndarray) -> Iterable[Refusal]:
+        """Why those records are refused, in order."""
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
-        """Of the accepted ones, bool (n,)."""
+        """The accepted records, bool (n,)."""
 
 
 class PairContent(NamedTuple):
-    """What goes into a pair of fragments: content of records, and texts of documents."""
+    """What goes into a pair of fragments: content of records, and texts of new documents."""
 
     content: pa.Array
-    texts: pa.Array
+    texts: list[bytes]
 
 
 class BlockRecords:
     """Records of a block that this process has read and holds."""
 
     def __init__(self, block: LineBlock | RowBlock, shape: Shape) -> None:
-        self.path = block.path
-        self.block = block
-        self._shape = shape
+        self.path, self.block, self._shape = block.path, block, shape
+        self.unterminated = isinstance(block, LineBlock) and block.unterminated
         self._records = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
         if not self._records:
             # A file without rows is refused too if its columns are wrong.
-            self.parse(np.empty(0, np.int64))
+            self.texts(np.empty(0, np.int64))
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -96,7 +98,7 @@ class BlockRecords:
         """A hash of all records in order, quicker than their ids: of a block that is read again."""
         return xxhash.xxh3_128_intdigest(b"\n".join(self._records))
 
-    def parse(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
+    def texts(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
         """Texts of some records, None where one is refused; and the reasons.
 
         Raises:
@@ -109,15 +111,12 @@ class BlockRecords:
         except InputError as error:
             raise InputError(f"{self._shape.label}{self.path}: {error}") from None
 
-    def texts(self, at: np.ndarray) -> Texts:
-        texts, _ = self.parse(at)
-        held = [text for text in texts if text is not None]
-        sound = np.flatnonzero([text is not None for text in texts])
-        return Texts(sound, words(hash_all(held)), np.fromiter(map(len, held), np.int64, len(held)), held)
-
-    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[PairContent, np.ndarray]:
-        content, sizes = self.content(at)
-        return PairContent(content, utf8([texts.held[i] for i in fresh])), sizes
+    def parse(self, at: np.ndarray) -> Parsed:
+        every, _ = self.texts(at)
+        sound = np.flatnonzero([text is not None for text in every])
+        texts = [text for text in every if text is not None]
+        content, sizes = self.content(at[sound])
+        return Parsed(sound, words(hash_all(texts)), lengths(texts), sizes, content, texts)
 
     def content(self, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
         """Content of some sound records and their sizes in bytes (of rows their mean), int64 (n,)."""
@@ -127,10 +126,10 @@ class BlockRecords:
         content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
         if self._shape.as_lines:
             return _of_lines(json_lines(content))
-        return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
+        return content, np.full(len(at), -(-content.nbytes // max(1, len(at))), dtype=np.int64)
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
-        _, reasons = self.parse(at)
+        _, reasons = self.texts(at)
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
@@ -152,7 +151,12 @@ class BlockRecords:
 
 
 def _of_lines(lines: list[bytes]) -> tuple[pa.Array, np.ndarray]:
-    return binary_array(lines), np.fromiter(map(len, lines), np.int64, len(lines))
+    return binary_array(lines), lengths(lines)
+
+
+def lengths(values: Sequence[bytes]) -> np.ndarray:
+    """Bytes of each value, int64 (n,)."""
+    return np.fromiter(map(len, values), np.int64, len(values))
 
 
 def utf8(texts: list[bytes]) -> pa.Array:
@@ -163,14 +167,14 @@ def utf8(texts: list[bytes]) -> pa.Array:
 def put_pair(
     store: Store,
     folder: str,
-    held: list[PairContent],
+    contents: Sequence[PairContent],
     documents: Mapping[str, np.ndarray],
     records: Mapping[str, np.ndarray],
 ) -> None:
     """Write a pair of fragments of these indexes, the documents first, so that a stored record's document is there."""
     if len(documents["id"]):
-        Fragments(store, DOCUMENTS).put(pa.concat_arrays([part.texts for part in held]), documents)
-    Fragments(store, folder).put(pa.concat_arrays([part.content for part in held]), records)
+        Fragments(store, DOCUMENTS).put(utf8([text for _, texts in contents for text in texts]), documents)
+    Fragments(store, folder).put(pa.concat_arrays([content for content, _ in contents]), records)
 
 
 def record_index(
@@ -190,12 +194,11 @@ def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 class Digest:
     """n records of a block without their content: 40 bytes each.
 
-    ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes, uint32 (n,), in bytes, both 0 where a record is
-    refused. record_sizes: uint32 (n,), in bytes; of rows the mean of the `mean_of` distinct ones that are sound, 0
-    being lines. multiset: of the sound ones. check: see `BlockRecords.check`.
+    ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes and record_sizes, uint32 (n,), in bytes, all 0 where
+    a record is refused. mean_of: how many distinct rows record_sizes are the mean of; 0 of lines. multiset: of the
+    accepted records. check: see `BlockRecords.check`.
     """
 
-    path: str
     ids: np.ndarray
     document_ids: np.ndarray
     text_sizes: np.ndarray
@@ -204,37 +207,28 @@ class Digest:
     refusals: list[Refusal]
     multiset: Multiset
     check: int
+    unterminated: bool
 
 
 def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
     """What of a block tells which of its records are new, and in which fragments they come to lie."""
-    held = BlockRecords(block, shape)
-    once = distinct(held.ids)
-    texts = held.texts(once.first)
-    sound = once.first[texts.sound]
+    records = BlockRecords(block, shape)
+    once = distinct(records.ids)
+    parsed = records.parse(once.first)
     document_ids = np.zeros((len(once.first), 2), np.uint64)
-    document_ids[texts.sound] = texts.ids
-    text_sizes = np.zeros(len(once.first), np.uint32)
-    text_sizes[texts.sound] = texts.sizes
-    text_sizes = text_sizes[once.inverse]
-    if isinstance(block, LineBlock):
-        record_sizes, mean_of = np.fromiter(map(len, block.lines), np.uint32, len(block.lines)), 0
-    elif shape.as_lines:
-        sizes, mean_of = np.zeros(len(once.first), np.uint32), 0
-        sizes[texts.sound] = held.content(sound)[1]
-        record_sizes = sizes[once.inverse]
-    else:
-        mean = held.content(sound)[1][0] if len(sound) else 0
-        record_sizes, mean_of = np.full(len(held.ids), mean, np.uint32), len(sound)
-    refused = np.flatnonzero(text_sizes == 0)
+    text_sizes, record_sizes = np.zeros((2, len(once.first)), np.uint32)
+    document_ids[parsed.sound] = parsed.document_ids
+    text_sizes[parsed.sound], record_sizes[parsed.sound] = parsed.text_sizes, parsed.record_sizes
+    accepted = (text_sizes > 0)[once.inverse]
+    as_rows = isinstance(block, RowBlock) and not shape.as_lines
     return Digest(
-        path=block.path,
-        ids=held.ids,
+        ids=records.ids,
         document_ids=document_ids[once.inverse],
-        text_sizes=text_sizes,
-        record_sizes=record_sizes,
-        mean_of=mean_of,
-        refusals=list(held.refusals(refused)) if len(refused) else [],
-        multiset=held.multiset(text_sizes > 0),
-        check=held.check,
+        text_sizes=text_sizes[once.inverse],
+        record_sizes=record_sizes[once.inverse],
+        mean_of=len(parsed.sound) if as_rows else 0,
+        refusals=[] if accepted.all() else list(records.refusals(np.flatnonzero(~accepted))),
+        multiset=records.multiset(accepted),
+        check=records.check,
+        unterminated=records.unterminated,
     )

@@ -12,10 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+from dagster_divorder.corpus.blocks import BlockRecords
 from dagster_divorder.corpus.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 from dagster_divorder.corpus.find import Found
-from dagster_divorder.corpus.inputs import Block, Kind, is_plain, read_lines, read_rows, read_schema, readable
-from dagster_divorder.corpus.parts import Part, changed, file_parts, line_parts
+from dagster_divorder.corpus.inputs import (
+    Block,
+    Kind,
+    LongRecord,
+    is_plain,
+    read_lines,
+    read_rows,
+    read_schema,
+    readable,
+)
+from dagster_divorder.corpus.parts import Part, Surveyed, SurveyedRecords, changed, file_parts, line_parts
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
@@ -47,21 +57,23 @@ class InputFile:
     whole: FileState | None = None
     parts: list[Part] = field(default_factory=list)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[BlockRecords | LongRecord]:
         """What no earlier run has read.
 
         Raises:
-            InputError: the file cannot be read.
+            InputError: the file cannot be read, or its text column is missing, or holds no strings.
         """
+        blocks: Iterator[Block] = iter(())
+        if self.head or (self.kind == "jsonl" and not self.kept):
+            blocks = read_lines(self.path, self.opened, self.prefix, self.limit)
+        elif not self.kept:
+            blocks = read_rows(self.path, self.schema, self.limit)
         with self.shape.naming():
-            if self.kind == "parquet" and not self.kept:
-                yield from read_rows(self.path, self.schema, self.limit)
-            elif self.head or not self.kept:
-                yield from read_lines(self.path, self.opened, self.prefix, self.limit)
+            for block in blocks:
+                yield block if isinstance(block, LongRecord) else BlockRecords(block, self.shape)
 
     def cut(self) -> list[Part]:
-        """The same in parts that other processes can read. `prefix` has to take in what they read of a plain file
-        before the `end` is asked for.
+        """The same in parts that other processes can survey.
 
         Raises:
             InputError: the file cannot be read.
@@ -72,6 +84,14 @@ class InputFile:
             elif not self.kept:
                 self.parts = file_parts(self.path, self.kind, self.schema, self.limit)
         return self.parts
+
+    def surveyed(self, surveys: Iterator[Surveyed]) -> Iterator[SurveyedRecords | LongRecord]:
+        """The blocks of its parts from the surveys of these."""
+        for part in self.parts:
+            survey = next(surveys)
+            yield from survey.records(part, self.shape, self.prefix.lines)
+            if survey.stretch:
+                self.prefix.append(survey.stretch)
 
     def end(self) -> FileState | None:
         """The state of what was read, without what came of it; None where nothing is to be kept.

@@ -21,13 +21,13 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import BlockRecords, Records, joined, put_pair, record_index
+from dagster_divorder.corpus.blocks import PairContent, Records, joined, put_pair, record_index
 from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
-from dagster_divorder.corpus.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
+from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.multiset import Multiset
-from dagster_divorder.corpus.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
+from dagster_divorder.corpus.parts import Jobs, Pair, Pick
 from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError, RejectLimitError
@@ -147,7 +147,6 @@ class Ingest:
         self._records = _FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
         # Of the open pair of fragments: content of its records, or where they are in the input.
         self._open: list[Any] = []
-        self._parts: list[Part] = []
         self._jobs = Jobs()
         self._new_text_bytes = 0
         # The document row of each record row, in parts, in row order.
@@ -240,34 +239,16 @@ class Ingest:
                 path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
             )
 
-    def add(self, block: Block) -> None:
+    def add(self, block: Records | LongRecord) -> None:
         """Take in the next block of the file that has begun."""
         if isinstance(block, LongRecord):
-            self._refuse_long(block)
+            line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
+            self._reject(block.path, line, block.number, reason)
         else:
-            self._add(BlockRecords(block, self._shape))
+            self._add(block)
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
-        if isinstance(block, RowBlock) or not block.unterminated:
+        if not block.unterminated:
             self._whole = self._place()
-
-    def add_surveyed(self, part: Part, surveyed: Surveyed, lines: int) -> None:
-        """Take in the next part of the file that has begun, which so many lines lie before."""
-        number = len(self._parts)
-        self._parts.append(part)
-        again = Rereading({number: part})
-        for at, block in enumerate(surveyed.blocks):
-            if at == len(surveyed.blocks) - 1 and not surveyed.last_whole:
-                self._whole = self._place()
-            if isinstance(block, LongRecord):
-                self._refuse_long(replace(block, number=block.number + lines))
-            else:
-                self._add(SurveyedRecords(block, number, at, lines, again, self._shape))
-        if surveyed.last_whole:
-            self._whole = self._place()
-
-    def _refuse_long(self, block: LongRecord) -> None:
-        line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
-        self._reject(block.path, line, block.number, reason)
 
     def _add(self, block: Records) -> None:
         ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
@@ -292,24 +273,26 @@ class Ingest:
 
         Returns the record row of each, -1 where it is refused.
         """
-        texts = block.texts(at)
+        parsed = block.parse(at)
         rows = np.full(len(at), -1, dtype=np.int64)
-        if not len(texts.sound):
+        if not len(parsed.sound):
             return rows
-        at = at[texts.sound]
-        once = distinct(texts.ids)
-        document_rows = self._documents.ids.find(texts.ids[once.first])
+        once = distinct(parsed.document_ids)
+        document_rows = self._documents.ids.find(parsed.document_ids[once.first])
         unseen = np.flatnonzero(document_rows < 0)
         fresh = once.first[unseen]
-        index = {"id": texts.ids[fresh], "size": texts.sizes[fresh]}
+        index = {"id": parsed.document_ids[fresh], "size": parsed.text_sizes[fresh]}
         document_rows[unseen] = self._documents.add(index)
         self._new_text_bytes += int(index["size"].sum())
-        taken, sizes = block.take(at, texts, fresh)
-        index = record_index(block.ids[at], texts.ids, sizes, self._shape)
-        rows[texts.sound] = self._records.add(index)
+        index = record_index(
+            block.ids[at[parsed.sound]], parsed.document_ids, parsed.record_sizes, self._shape
+        )
+        rows[parsed.sound] = self._records.add(index)
         self._document_of.append(compact(document_rows[once.inverse]))
-        if not self._dry:
-            self._open.append(taken)
+        if isinstance(parsed.content, Pick):
+            self._open.append(parsed.content._replace(fresh=fresh.astype(np.int32)))
+        elif not self._dry:
+            self._open.append(PairContent(parsed.content, [parsed.texts[at] for at in fresh]))
         if self._records.full or self._documents.full:
             self._flush()
         return rows
@@ -339,7 +322,7 @@ class Ingest:
         documents, records = self._documents.close(), self._records.close()
         taken, self._open = self._open, []
         if taken and isinstance(taken[0], Pick):
-            self._jobs.add(self._parts, taken)
+            self._jobs.add(taken)
         elif taken:
             folder = self._records.fragments.folder
             self._writing.append(self._writer.submit(put_pair, self.store, folder, taken, documents, records))
@@ -415,7 +398,7 @@ class Ingest:
         return self._rejects.read()
 
     def finish(
-        self, max_reject_share: float, write: Callable[[Sequence[Job]], object] | None = None
+        self, max_reject_share: float, write: Callable[[Sequence[list[Pair]]], object] | None = None
     ) -> Ingested:
         """Store what is open, `write` what was surveyed, and return the view of the whole input.
 
@@ -448,7 +431,7 @@ class Ingest:
     def abandon(self) -> None:
         """Remove the fragments this reading stored; of what was surveyed there is none yet."""
         self._await_writes(0)
-        if self._parts:
+        if self._jobs:
             return
         for written in (self._records, self._documents):
             written.abandon()

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,18 +23,17 @@ from dagster_divorder.corpus.blocks import (
     BlockRecords,
     Digest,
     PairContent,
+    Parsed,
     Refusal,
-    Texts,
     digest,
     joined,
+    lengths,
     put_pair,
     record_index,
-    utf8,
 )
 from dagster_divorder.corpus.file_states import Stretch, StretchHashes
 from dagster_divorder.corpus.inputs import (
     BLOCK_BYTES,
-    Block,
     Kind,
     LineBlock,
     LongRecord,
@@ -140,18 +140,21 @@ def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -
 
 
 class Rereading:
-    """Blocks of parts, which have numbers, read once more: forwards only, so that each block that is asked for has to
-    lie behind the one before."""
+    """Blocks of parts read once more, forwards only: each block that is asked for lies behind the one before."""
 
-    def __init__(self, parts: Mapping[int, Part]) -> None:
-        self._blocks = (
-            (part, number, block) for part, of in parts.items() for number, block in enumerate(of.blocks())
-        )
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self._blocks = ((part, number, block) for part in parts for number, block in enumerate(part.blocks()))
 
-    def block(self, part: int, number: int) -> LineBlock | RowBlock | None:
-        """The block of this number of a part; None where it is none, since the file has changed."""
-        found = next((block for *at, block in self._blocks if at == [part, number]), None)
-        return None if isinstance(found, LongRecord) else found
+    def block(self, part: Part, number: int) -> LineBlock | RowBlock:
+        """The block of this number of a part.
+
+        Raises:
+            InputError: it is none, since the file has changed.
+        """
+        block = next((block for *at, block in self._blocks if at == [part, number]), None)
+        if block is None or isinstance(block, LongRecord):
+            raise changed(part.path)
+        return block
 
 
 # Survey --------------------------------------------------------------------------------------------------------------
@@ -162,32 +165,38 @@ class Surveyed:
     """The blocks of a part. Of a `LinePart` lines are numbered from its own first, and `stretch` says what was read."""
 
     blocks: list[Digest | LongRecord]
-    last_whole: bool
     stretch: Stretch | None
+
+    def records(self, part: Part, shape: Shape, lines: int) -> Iterator[SurveyedRecords | LongRecord]:
+        """The blocks of this part of an input of a shape, behind so many `lines` of its file."""
+        again = Rereading([part])
+        for number, block in enumerate(self.blocks):
+            if isinstance(block, LongRecord):
+                yield replace(block, number=block.number + lines)
+            else:
+                yield SurveyedRecords(block, part, number, lines, again, shape)
 
 
 def survey_part(part_and_shape: tuple[Part, Shape]) -> Surveyed:
     """Survey a part of an input of a shape."""
     part, shape = part_and_shape
     hashes = StretchHashes(part.line_start()) if isinstance(part, LinePart) else None
-    blocks: list[Digest | LongRecord] = []
-    block: Block | None = None
-    for block in part.blocks(hashes) if isinstance(part, LinePart) else part.blocks():
-        blocks.append(block if isinstance(block, LongRecord) else digest(block, shape))
-    whole = isinstance(block, RowBlock) or block is None or not block.unterminated
-    return Surveyed(blocks, whole, hashes.stretch if hashes else None)
+    blocks = [
+        block if isinstance(block, LongRecord) else digest(block, shape)
+        for block in (part.blocks(hashes) if isinstance(part, LinePart) else part.blocks())
+    ]
+    return Surveyed(blocks, hashes.stretch if hashes else None)
 
 
 class Pick(NamedTuple):
-    """Records of a block that go into a fragment, which block this is, and the `check` that it is known by.
+    """n records of a block that go into a fragment. part, block: where the block lies; check: what it is known by.
 
-    at: int32 (n,), which of its records. ids, document_ids: uint64 (n, 2), theirs. fresh: int32, which of the n bring a
-    new document.
+    at: positions of the records in the block, int32 (n,). ids, document_ids: uint64 (n, 2). fresh: positions among the
+    n of those that bring a new document, int32.
     """
 
-    part: int
+    part: Part
     block: int
-    path: str
     check: int
     shape: Shape
     at: np.ndarray
@@ -200,36 +209,33 @@ class SurveyedRecords:
     """Records of a block that another process read: the one of this `number` of a part, behind so many `lines`."""
 
     def __init__(
-        self, digest: Digest, part: int, number: int, lines: int, again: Rereading, shape: Shape
+        self, digest: Digest, part: Part, number: int, lines: int, again: Rereading, shape: Shape
     ) -> None:
-        self.path, self.ids = digest.path, digest.ids
+        self.path, self.ids, self.unterminated = str(part.path), digest.ids, digest.unterminated
         self._digest, self._part, self._number, self._lines, self._again = digest, part, number, lines, again
         self._shape = shape
 
-    def texts(self, at: np.ndarray) -> Texts:
-        sizes = self._digest.text_sizes[at].astype(np.int64)
-        sound = np.flatnonzero(sizes)
-        return Texts(sound, self._digest.document_ids[at[sound]], sizes[sound], [])
-
-    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[Pick, np.ndarray]:
+    def parse(self, at: np.ndarray) -> Parsed:
+        text_sizes = self._digest.text_sizes[at].astype(np.int64)
+        sound = np.flatnonzero(text_sizes)
+        at = at[sound]
+        record_sizes = self._digest.record_sizes[at].astype(np.int64)
+        if self._digest.mean_of not in (0, len(at)) and len(at):
+            # What rows take together is not the sum of what each takes.
+            block = self._again.block(self._part, self._number)
+            record_sizes = BlockRecords(block, self._shape).content(at)[1]
+        document_ids = self._digest.document_ids[at]
         pick = Pick(
             part=self._part,
             block=self._number,
-            path=self.path,
             check=self._digest.check,
             shape=self._shape,
             at=at.astype(np.int32),
             ids=self.ids[at],
-            document_ids=texts.ids,
-            fresh=fresh.astype(np.int32),
+            document_ids=document_ids,
+            fresh=np.empty(0, np.int32),
         )
-        if self._digest.mean_of in (0, len(at)):
-            return pick, self._digest.record_sizes[at].astype(np.int64)
-        # What rows take together is not the sum of what each takes.
-        block = self._again.block(self._part, self._number)
-        if block is None:
-            raise changed(self.path)
-        return pick, BlockRecords(block, self._shape).content(at)[1]
+        return Parsed(sound, document_ids, text_sizes[sound], record_sizes, pick, [])
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
         for refusal in self._digest.refusals:
@@ -242,49 +248,36 @@ class SurveyedRecords:
 # Write ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Pairs of fragments that begin in one part, each of records of these picks; and the parts that they lie in."""
-
-    parts: dict[int, Part]
-    pairs: list[list[Pick]]
+Pair = list[Pick]
+"""What the records of a pair of fragments are written from."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFragments:
-    """Writes the fragments of a job, documents first; the number of records."""
+    """Writes pairs of fragments, documents first; the number of records."""
 
     store: Store
     folder: str
 
-    def __call__(self, job: Job) -> int:
-        again = Rereading(job.parts)
-        return sum(self._write(pair, again) for pair in job.pairs)
+    def __call__(self, pairs: Sequence[Pair]) -> int:
+        again = Rereading(part for part, _ in groupby(pick.part for pair in pairs for pick in pair))
+        return sum(self._write(pair, again) for pair in pairs)
 
-    def _write(self, pair: list[Pick], again: Rereading) -> int:
-        held: list[PairContent] = []
+    def _write(self, pair: Pair, again: Rereading) -> int:
+        contents: list[PairContent] = []
         records: list[dict[str, np.ndarray]] = []
         documents: list[dict[str, np.ndarray]] = []
         for pick in pair:
-            block = _found(again, pick)
-            texts = [text for text in block.parse(pick.at[pick.fresh])[0] if text is not None]
+            block = BlockRecords(again.block(pick.part, pick.block), pick.shape)
+            if block.check != pick.check:
+                raise changed(pick.part.path)
+            texts = [text for text in block.texts(pick.at[pick.fresh])[0] if text is not None]
             content, sizes = block.content(pick.at)
-            held.append(PairContent(content, utf8(texts)))
+            contents.append(PairContent(content, texts))
             records.append(record_index(pick.ids, pick.document_ids, sizes, pick.shape))
-            text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-            documents.append({"id": pick.document_ids[pick.fresh], "size": text_sizes})
-        put_pair(self.store, self.folder, held, joined(documents), joined(records))
+            documents.append({"id": pick.document_ids[pick.fresh], "size": lengths(texts)})
+        put_pair(self.store, self.folder, contents, joined(documents), joined(records))
         return sum(len(pick.at) for pick in pair)
-
-
-def _found(again: Rereading, pick: Pick) -> BlockRecords:
-    """The block of a pick, with the records that it was made for."""
-    block = again.block(pick.part, pick.block)
-    if block is not None:
-        held = BlockRecords(block, pick.shape)
-        if held.check == pick.check:
-            return held
-    raise changed(pick.path)
 
 
 def changed(path: object) -> InputError:
@@ -292,35 +285,32 @@ def changed(path: object) -> InputError:
     return InputError(f"{path} changed while it was read; run again, once nothing writes to it any more")
 
 
-class Jobs(Sequence[Job]):
-    """Jobs, to be written: in memory, or, where they take much, in a temporary file."""
+class Jobs(Sequence[list[Pair]]):
+    """Pairs to be written, those that begin in one part together: in memory, or, where they take much, in a temporary
+    file."""
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._begins: list[int] = []
-        self._open: Job | None = None
+        self._open: list[Pair] = []
 
-    def add(self, parts: Sequence[Part], pair: list[Pick]) -> None:
-        """Take in a pair of fragments, those before it being in these or in earlier parts."""
-        of = {pick.part: parts[pick.part] for pick in pair}
-        if self._open and next(iter(self._open.parts)) == pair[0].part:
-            self._open.parts.update(of)
-            self._open.pairs.append(pair)
-        else:
+    def add(self, pair: Pair) -> None:
+        """Take in a pair whose part is that of the pair before, or a later one."""
+        if self._open and self._open[0][0].part != pair[0].part:
             self.close()
-            self._open = Job(of, [pair])
+        self._open.append(pair)
 
     def close(self) -> None:
         """Take in no more for the last part."""
         if self._open:
             self._begins.append(self.file.tell())
             pickle.dump(self._open, self.file, protocol=5)
-            self._open = None
+            self._open = []
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._begins) + bool(self._open)
 
-    def __getitem__(self, at: int) -> Job:  # type: ignore[override]
+    def __getitem__(self, at: int) -> list[Pair]:  # type: ignore[override]
         self.file.seek(self._begins[at])
-        job: Job = pickle.load(self.file)
-        return job
+        pairs: list[Pair] = pickle.load(self.file)
+        return pairs

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus import ingest as ingest_module
+from dagster_divorder.corpus.blocks import BlockRecords
 from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.ingest import Ingest, Ingested
 from dagster_divorder.corpus.inputs import LineBlock
@@ -33,7 +34,8 @@ def ingest(
             part = lines[at : at + block]
             numbers = list(range(at + 1, at + 1 + len(part)))
             last = at + block >= len(lines)
-            reading.add(LineBlock("in.jsonl", part, numbers, last and unterminated))
+            block_of_lines = LineBlock("in.jsonl", part, numbers, last and unterminated)
+            reading.add(BlockRecords(block_of_lines, DEFAULT_SHAPE))
         return reading.finish(share)
 
 
