@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -20,9 +20,8 @@ from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import DOCUMENTS, SHAPE, Fragments
-from dagster_divorder.store.ids import Content, distinct, hash_all, words
+from dagster_divorder.store.fragments import of_shape
+from dagster_divorder.store.ids import Content, IdIndex, distinct, hash_all, words
 
 
 class Refusal(NamedTuple):
@@ -37,11 +36,12 @@ class Refusal(NamedTuple):
 class Parsed(NamedTuple):
     """Some records of a block, parsed. sound: positions among them of the m that hold a document, int64.
 
-    Of these: document_ids, uint64 (m, 2); text_sizes and record_sizes (of rows their mean) in bytes, int64 (m,);
+    Of these: ids, document_ids, uint64 (m, 2); text_sizes, record_sizes (of rows their mean) in bytes, int64 (m,);
     content, for a fragment, or the `Pick` that says where it lies; texts, empty where they lie elsewhere.
     """
 
     sound: np.ndarray
+    ids: np.ndarray
     document_ids: np.ndarray
     text_sizes: np.ndarray
     record_sizes: np.ndarray
@@ -68,13 +68,6 @@ class Records(Protocol):
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
         """The accepted records, bool (n,)."""
-
-
-class PairContent(NamedTuple):
-    """What goes into a pair of fragments: content of records, and texts of new documents."""
-
-    content: pa.Array
-    texts: list[bytes]
 
 
 class BlockRecords:
@@ -116,7 +109,9 @@ class BlockRecords:
         sound = np.flatnonzero([text is not None for text in every])
         texts = [text for text in every if text is not None]
         content, sizes = self.content(at[sound])
-        return Parsed(sound, words(hash_all(texts)), lengths(texts), sizes, content, texts)
+        return Parsed(
+            sound, self.ids[at[sound]], words(hash_all(texts)), lengths(texts), sizes, content, texts
+        )
 
     def content(self, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
         """Content of some sound records and their sizes in bytes (of rows their mean), int64 (n,)."""
@@ -159,35 +154,45 @@ def lengths(values: Sequence[bytes]) -> np.ndarray:
     return np.fromiter(map(len, values), np.int64, len(values))
 
 
-def utf8(texts: list[bytes]) -> pa.Array:
-    """Texts as Arrow large_string (n,)."""
-    return binary_array(texts).view(pa.large_string())
+class Brought(NamedTuple):
+    """What a block brings. rows: the record row of each of its d distinct records, int64 (d,), -1 of the new and of the
+    refused ones; new: which of the d are new and sound, int64, in the order of `parsed`, which is None if none is.
+
+    Of its a accepted records, in order: ids, uint64 (a, 2), which tell shapes apart; distinct, which of the d they are,
+    int64 (a,); their multiset.
+    """
+
+    rows: np.ndarray
+    new: np.ndarray
+    parsed: Parsed | None
+    ids: np.ndarray
+    distinct: np.ndarray
+    multiset: Multiset
+    refusals: list[Refusal]
 
 
-def put_pair(
-    store: Store,
-    folder: str,
-    contents: Sequence[PairContent],
-    documents: Mapping[str, np.ndarray],
-    records: Mapping[str, np.ndarray],
-) -> None:
-    """Write a pair of fragments of these indexes, the documents first, so that a stored record's document is there."""
-    if len(documents["id"]):
-        Fragments(store, DOCUMENTS).put(utf8([text for _, texts in contents for text in texts]), documents)
-    Fragments(store, folder).put(pa.concat_arrays([content for content, _ in contents]), records)
-
-
-def record_index(
-    ids: np.ndarray, documents: np.ndarray, sizes: np.ndarray, shape: Shape
-) -> dict[str, np.ndarray]:
-    """The index of n records of a shape: their ids and those of their documents, uint64 (n, 2), and sizes, int64."""
-    index = {"id": ids, "document": documents, "size": sizes}
-    return {**index, SHAPE: np.full(len(ids), shape.key, np.uint64)} if shape.key else index
-
-
-def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Parts of the index of a fragment as one."""
-    return {column: np.concatenate([part[column] for part in index]) for column in index[0]}
+def look_up(block: Records, known: IdIndex, shape: Shape) -> Brought:
+    """What a block of this shape brings beside the known records; only those that it brings are parsed."""
+    ids = of_shape(block.ids, shape.key) if shape.key else block.ids
+    once = distinct(ids)
+    rows = known.find(ids[once.first])
+    new, parsed = np.flatnonzero(rows < 0), None
+    accepted = rows >= 0
+    if len(new):
+        parsed = block.parse(once.first[new])
+        new = new[parsed.sound]
+        accepted[new] = True
+    accepted = accepted[once.inverse]
+    refusals = [] if accepted.all() else list(block.refusals(np.flatnonzero(~accepted)))
+    return Brought(
+        rows=rows,
+        new=new,
+        parsed=parsed if len(new) else None,
+        ids=ids[accepted],
+        distinct=once.inverse[accepted],
+        multiset=block.multiset(accepted),
+        refusals=refusals,
+    )
 
 
 @dataclass(frozen=True, slots=True)

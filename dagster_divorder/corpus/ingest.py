@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,12 +20,13 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import PairContent, Records, joined, put_pair, record_index
+from dagster_divorder.corpus.blocks import Parsed, Records, Refusal, look_up
 from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index
 from dagster_divorder.corpus.parts import Jobs, Pair, Pick
 from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
@@ -38,21 +38,14 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
     Fragments,
-    fragment_name,
-    of_shape,
     records_folder,
-    row_ids,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import View
 
 _SHOWN_REJECTS = 10
 _WAITING_PAIRS = 1
 """Pairs of fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
-_KEPT_ROWS = 1 << 16
-"""Rows of a view that are gone through at a time."""
-_LOADED_IDS = 1 << 20
-"""Ids of stored fragments that are taken in at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +136,8 @@ class Ingest:
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[None]] = deque()
-        self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
-        self._records = _FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
+        self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
+        self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
         # Of the open pair of fragments: content of its records, or where they are in the input.
         self._open: list[Any] = []
         self._jobs = Jobs()
@@ -227,8 +220,8 @@ class Ingest:
 
     def _keep(self, path: str, kept: FileState) -> None:
         assert self._kept_rows is not None
-        for first in range(kept.first, kept.last, _KEPT_ROWS):
-            rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
+        for first in range(kept.first, kept.last, KEPT_ROWS):
+            rows = self._kept_rows[first : min(first + KEPT_ROWS, kept.last)]
             self._version.update(to_bytes(self._records.ids.ids(rows)))
             self._record_rows.append(rows)
         self._accepted += kept.multiset
@@ -245,67 +238,50 @@ class Ingest:
             line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
             self._reject(block.path, line, block.number, reason)
         else:
-            self._add(block)
+            brought = look_up(block, self._records.ids, self._shape)
+            self._accepted += brought.multiset
+            self._accepted_of[self._shape] += len(brought.ids)
+            self._version.update(to_bytes(brought.ids))
+            if brought.parsed:
+                brought.rows[brought.new] = self._store(brought.parsed)
+            self._record_rows.append(compact(brought.rows[brought.distinct]))
+            self._refuse(block.path, brought.refusals)
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if not block.unterminated:
             self._whole = self._place()
 
-    def _add(self, block: Records) -> None:
-        ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
-        once = distinct(ids)
-        rows = self._records.ids.find(ids[once.first])
-        new = np.flatnonzero(rows < 0)
-        if len(new):
-            rows[new] = self._take_new(block, once.first[new])
-        rows = rows[once.inverse]
-        accepted = rows >= 0
-        if not accepted.all():
-            self._refuse(block, np.flatnonzero(~accepted))
-            rows, ids = rows[accepted], ids[accepted]
-        self._version.update(to_bytes(ids))
-        self._accepted += block.multiset(accepted)
-        self._accepted_of[self._shape] += len(rows)
-        self._record_rows.append(compact(rows))
-
-    def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
-        """Put new records of a block, no two of them equal, and their documents into the open pair of fragments, as far
-        as they are sound.
-
-        Returns the record row of each, -1 where it is refused.
-        """
-        parsed = block.parse(at)
-        rows = np.full(len(at), -1, dtype=np.int64)
-        if not len(parsed.sound):
-            return rows
-        once = distinct(parsed.document_ids)
-        document_rows = self._documents.ids.find(parsed.document_ids[once.first])
-        unseen = np.flatnonzero(document_rows < 0)
-        fresh = once.first[unseen]
-        index = {"id": parsed.document_ids[fresh], "size": parsed.text_sizes[fresh]}
-        document_rows[unseen] = self._documents.add(index)
-        self._new_text_bytes += int(index["size"].sum())
-        index = record_index(
-            block.ids[at[parsed.sound]], parsed.document_ids, parsed.record_sizes, self._shape
-        )
-        rows[parsed.sound] = self._records.add(index)
-        self._document_of.append(compact(document_rows[once.inverse]))
-        if isinstance(parsed.content, Pick):
-            self._open.append(parsed.content._replace(fresh=fresh.astype(np.int32)))
-        elif not self._dry:
-            self._open.append(PairContent(parsed.content, [parsed.texts[at] for at in fresh]))
-        if self._records.full or self._documents.full:
-            self._flush()
-        return rows
-
-    def _refuse(self, block: Records, refused: np.ndarray) -> None:
-        for refusal in block.refusals(refused):
+    def _refuse(self, path: str, refusals: Sequence[Refusal]) -> None:
+        for refusal in refusals:
             if refusal.unfinished:
                 # Where it begins is known at the end of the file.
-                begins = refusal.raw[:SHOWN_BYTES]
-                self._unfinished.append(Unfinished(block.path, refusal.number, -1, begins))
+                self._unfinished.append(Unfinished(path, refusal.number, -1, refusal.raw[:SHOWN_BYTES]))
                 break
-            line = reject_line(block.path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
-            self._reject(block.path, line, refusal.number, refusal.reason)
+            line = reject_line(path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
+            self._reject(path, line, refusal.number, refusal.reason)
+
+    def _store(self, new: Parsed) -> np.ndarray:
+        """Put new records, no two of them equal, and their new documents into the open pair of fragments; their rows,
+        int64 (m,)."""
+        once = distinct(new.document_ids)
+        document_rows = self._documents.ids.find(new.document_ids[once.first])
+        unseen = np.flatnonzero(document_rows < 0)
+        fresh = once.first[unseen]
+        self._new_text_bytes += int(new.text_sizes[fresh].sum())
+        document_rows[unseen] = self._documents.add(
+            {"id": new.document_ids[fresh], "size": new.text_sizes[fresh]}
+        )
+        self._document_of.append(compact(document_rows[once.inverse]))
+        rows = self._records.add(record_index(new.ids, new.document_ids, new.record_sizes, self._shape))
+        if isinstance(new.content, Pick):
+            self._open.append(new.content._replace(fresh=fresh.astype(np.int32)))
+        elif not self._dry:
+            self._open.append(PairContent(new.content, [new.texts[at] for at in fresh]))
+        if any(
+            writer.open_rows >= FRAGMENT_ROWS or writer.open_bytes >= FRAGMENT_BYTES
+            for writer in (self._records, self._documents)
+        ):
+            self._flush()
+        return rows
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
@@ -435,122 +411,6 @@ class Ingest:
             return
         for written in (self._records, self._documents):
             written.abandon()
-
-
-class _FragmentWriter:
-    """Fragments of one folder: those there, those put by this reading, and the open one.
-
-    The index of ids is the only holder of the ids of closed fragments.
-    """
-
-    def __init__(self, fragments: Fragments, scratch: Path | None, *, dry: bool) -> None:
-        self.fragments = fragments
-        self.ids = IdIndex(scratch)
-        self._dry = dry
-        self._names: list[str] = []
-        self._rows: list[int] = []
-        self._put: list[str] = []
-        self._open_index: list[dict[str, np.ndarray]] = []
-        self._open_rows = self._open_bytes = 0
-
-    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
-        """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
-        content = self.fragments.files()
-        ids, waiting = [np.empty((0, 2), np.uint64)], 0
-        for name, index in self.fragments.indexes():
-            if name in content and take(index):
-                self._names.append(name)
-                self._rows.append(len(index["id"]))
-                ids.append(row_ids(index))
-                waiting += len(index["id"])
-                if waiting >= _LOADED_IDS:
-                    self.ids.add(np.concatenate(ids))
-                    ids, waiting = ids[:1], 0
-        self.ids.add(np.concatenate(ids))
-
-    def count_stored(self, used: np.ndarray) -> dict[str, int]:
-        """How many of the rows of each fragment are used, of those that were there before."""
-        return {name: int(used[low:high].sum()) for name, (low, high) in self._stored().items()}
-
-    def stored_bytes(self, used: np.ndarray) -> int:
-        """The sum of their sizes."""
-        found, stored = 0, self._stored()
-        # The indexes that were just written are not read back for nothing.
-        for name, index in self.fragments.indexes() if stored else ():
-            if name in stored:
-                low, high = stored[name]
-                found += int(index["size"][used[low:high]].sum())
-        return found
-
-    def _stored(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each fragment that was there before begin and end."""
-        stored = len(self._names) - len(self._put)
-        ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
-        return dict(zip(self._names, pairwise([0, *ends]), strict=False))
-
-    def rows_of(self, view: View) -> np.ndarray | None:
-        """Rows of the records at a view's input positions, int64 (N,); None where a fragment of it is gone."""
-        starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
-        start_of = dict(zip(self._names, starts.tolist(), strict=False))
-        if not all(fragment.name in start_of for fragment in view.records):
-            return None
-        first = offsets(view.records)
-        shift = np.array([start_of[fragment.name] for fragment in view.records], np.int64) - first[:-1]
-        rows = view.record_row.astype(np.uint32 if starts[-1] < 1 << 32 else np.int64)
-        _shift(rows, first, shift)
-        return rows
-
-    def add(self, index: dict[str, np.ndarray]) -> np.ndarray:
-        """Put rows into the open fragment; return their row numbers."""
-        if not self._dry:
-            self._open_index.append(index)
-            self._open_rows += len(index["id"])
-            self._open_bytes += int(index["size"].sum())
-        return self.ids.add(row_ids(index))
-
-    @property
-    def full(self) -> bool:
-        return self._open_rows >= FRAGMENT_ROWS or self._open_bytes >= FRAGMENT_BYTES
-
-    def close(self) -> dict[str, np.ndarray]:
-        """Close the open fragment; its index."""
-        index = joined(self._open_index) if self._open_index else {}
-        if self._open_rows:
-            self._names.append(fragment_name(index))
-            self._rows.append(self._open_rows)
-            self._put.append(self._names[-1])
-        self._open_index = []
-        self._open_rows = self._open_bytes = 0
-        return index
-
-    def abandon(self) -> None:
-        for name in self._put:
-            self.fragments.delete(name)
-
-    def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
-        """The fragments that some of the rows lie in, by first use. Changes `rows`, which then count through
-        these fragments laid end to end."""
-        starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
-        first = np.full(len(self._names), -1, dtype=np.int64)
-        # Of several values for one place the last stays, so this leaves the first use.
-        for low in reversed(range(0, len(rows), _KEPT_ROWS)):
-            fragment = np.searchsorted(starts, rows[low : low + _KEPT_ROWS], side="right") - 1
-            first[fragment[::-1]] = np.arange(low + len(fragment) - 1, low - 1, -1)
-        numbers = np.flatnonzero(first >= 0)
-        numbers = numbers[np.argsort(first[numbers])]
-        files = self.fragments.files()
-        kept = tuple(Fragment(self._names[i], files[self._names[i]], self._rows[i]) for i in numbers)
-        shift = np.zeros(len(self._names), dtype=np.int64)
-        shift[numbers] = np.concatenate([[0], np.cumsum([f.rows for f in kept], dtype=np.int64)])[:-1]
-        _shift(rows, starts, shift - starts[:-1])
-        return kept
-
-
-def _shift(rows: np.ndarray, starts: np.ndarray, shift: np.ndarray) -> None:
-    """Add to each row, int (N,), the shift of the fragment that it lies in, by where fragments start."""
-    for low in range(0, len(rows), _KEPT_ROWS):
-        some = rows[low : low + _KEPT_ROWS]
-        some[:] = some + shift[np.searchsorted(starts, some, side="right") - 1]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -170,10 +170,9 @@ def read_lines(
             if newline:
                 data = b"".join([*pieces, ended])
                 lines = data.split(b"\n")
-                before = prefix.lines
-                prefix.end_lines(data, len(lines))
                 pieces, held = [], 0
-                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
+                yield from _blocks(path, lines, prefix.lines, limit, opens=prefix.begin == prefix.lines == 0)
+                prefix.end_lines(data, len(lines))
             pieces.append(rest)
             held += len(rest)
             if held > limit:

@@ -22,14 +22,10 @@ import numpy as np
 from dagster_divorder.corpus.blocks import (
     BlockRecords,
     Digest,
-    PairContent,
     Parsed,
     Refusal,
     digest,
-    joined,
     lengths,
-    put_pair,
-    record_index,
 )
 from dagster_divorder.corpus.file_states import Stretch, StretchHashes
 from dagster_divorder.corpus.inputs import (
@@ -44,6 +40,7 @@ from dagster_divorder.corpus.inputs import (
     row_stretches,
 )
 from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.corpus.pairs import PairContent, joined, put_pair, record_index
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
@@ -224,18 +221,18 @@ class SurveyedRecords:
             # What rows take together is not the sum of what each takes.
             block = self._again.block(self._part, self._number)
             record_sizes = BlockRecords(block, self._shape).content(at)[1]
-        document_ids = self._digest.document_ids[at]
+        ids, document_ids = self.ids[at], self._digest.document_ids[at]
         pick = Pick(
             part=self._part,
             block=self._number,
             check=self._digest.check,
             shape=self._shape,
             at=at.astype(np.int32),
-            ids=self.ids[at],
+            ids=ids,
             document_ids=document_ids,
             fresh=np.empty(0, np.int32),
         )
-        return Parsed(sound, document_ids, text_sizes[sound], record_sizes, pick, [])
+        return Parsed(sound, ids, document_ids, text_sizes[sound], record_sizes, pick, [])
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
         for refusal in self._digest.refusals:

@@ -34,23 +34,25 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for line in lines:
-        text: Any = None
         try:
             record = parse(line)
         except orjson.JSONDecodeError as error:
             reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
         else:
+            text = value_at(record, text_field, _MISSING) if isinstance(record, dict) else None
+            if text and isinstance(text, str):
+                texts.append(text.encode())
+                continue
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
+            elif text is _MISSING:
+                reason = f"no field {text_field!r}"
+            elif isinstance(text, str):
+                reason = EMPTY_TEXT
             else:
-                text = value_at(record, text_field, _MISSING)
-                reason = f"no field {text_field!r}" if text is _MISSING else _text_fault(text, text_field)
-        if reason:
-            texts.append(None)
-            reasons.append(reason)
-        else:
-            texts.append(text.encode())
-        reason = ""
+                reason = f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
+        texts.append(None)
+        reasons.append(reason)
     return texts, reasons
 
 
@@ -110,12 +112,6 @@ def _fault(column: pa.Array) -> str:
     except pa.ArrowInvalid as error:
         return "is not valid UTF-8" if "UTF8" in str(error) else f"is not valid: {error}"
     return ""
-
-
-def _text_fault(text: Any, text_field: str) -> str:
-    if not isinstance(text, str):
-        return f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
-    return "" if text else EMPTY_TEXT
 
 
 def _json_type(value: Any) -> str:

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.blocks import utf8
 from dagster_divorder.corpus.columns import extract, settle
 from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.find import Found, find_files, own_folders
 from dagster_divorder.corpus.inputs import LongRecord
+from dagster_divorder.corpus.pairs import utf8
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
