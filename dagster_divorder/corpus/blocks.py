@@ -200,8 +200,8 @@ class Digest:
     """n records of a block without their content: 40 bytes each.
 
     ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes and record_sizes, uint32 (n,), in bytes, all 0 where
-    a record is refused. mean_of: how many distinct rows record_sizes are the mean of; 0 of lines. multiset: of the
-    accepted records. check: see `BlockRecords.check`.
+    a record is refused. mean_of: how many distinct rows record_sizes are the mean of; 0 of lines. check: see
+    `BlockRecords.check`. multiset: of the accepted records.
     """
 
     ids: np.ndarray
@@ -210,8 +210,8 @@ class Digest:
     record_sizes: np.ndarray
     mean_of: int
     refusals: list[Refusal]
-    multiset: Multiset
     check: int
+    multiset: Multiset
     unterminated: bool
 
 
@@ -233,7 +233,7 @@ def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
         record_sizes=record_sizes[once.inverse],
         mean_of=len(parsed.sound) if as_rows else 0,
         refusals=[] if accepted.all() else list(records.refusals(np.flatnonzero(~accepted))),
-        multiset=records.multiset(accepted),
         check=records.check,
+        multiset=records.multiset(accepted),
         unterminated=records.unterminated,
     )

@@ -268,8 +268,8 @@ class WriteFragments:
             block = BlockRecords(again.block(pick.part, pick.block), pick.shape)
             if block.check != pick.check:
                 raise changed(pick.part.path)
-            texts = [text for text in block.texts(pick.at[pick.fresh])[0] if text is not None]
             content, sizes = block.content(pick.at)
+            texts = [text for text in block.texts(pick.at[pick.fresh])[0] if text is not None]
             contents.append(PairContent(content, texts))
             records.append(record_index(pick.ids, pick.document_ids, sizes, pick.shape))
             documents.append({"id": pick.document_ids[pick.fresh], "size": lengths(texts)})
