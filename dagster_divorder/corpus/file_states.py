@@ -160,8 +160,8 @@ class PrefixHashes:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive lines of a file from byte `begin` on: their number, `lines`, the hashes of the `chunks` that lie whole
-    in them, and the bytes before (`head`) and behind (`tail`) these chunks."""
+    """Consecutive lines of a file from byte `begin` on: their number, `lines`, the hashes of the `chunks` that lie
+    whole in them, and the bytes before (`head`) and behind (`tail`) these chunks."""
 
     begin: int
     lines: int
@@ -229,8 +229,8 @@ class KnownFiles:
         return state if state and (state.size, state.tag) == identity(file) else None
 
     def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
-        """The state whose prefix this open file begins with, and the hashes of that prefix, to go on from. Of states with
-        an equal first line the longest is tried first. tag: of a file at a URL."""
+        """The state whose prefix this open file begins with, and the hashes of that prefix, to go on from. Of states
+        with an equal first line the longest is tried first. tag: of a file at a URL."""
         for state in self._candidates(file, path):
             numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
             if prefix := PrefixHashes.unchanged(file, state, numbers):

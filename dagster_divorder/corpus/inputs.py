@@ -72,8 +72,8 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True)
 class LongRecord:
-    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, the bytes of it that were read, and
-    its first bytes."""
+    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, the bytes of it that were read,
+    and its first bytes."""
 
     path: str
     number: int
@@ -126,8 +126,8 @@ def read_lines(
     limit: int = MAX_RECORD_BYTES,
     until: tuple[int, int] | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; a line of more than `limit` bytes
-    comes by itself.
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; a line of more than `limit`
+    bytes comes by itself.
 
     Args:
         file: the plain file, open; by default it is opened.
@@ -294,8 +294,8 @@ def read_rows(
     limit: int = MAX_RECORD_BYTES,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file, or rows [first, end) `within` it (see `row_stretches`), in blocks of at most `BLOCK_ROWS`; a
-    row of more than `limit` bytes comes by itself.
+    """Rows of a Parquet file, or rows [first, end) `within` it (see `row_stretches`), in blocks of at most
+    `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
 
     Raises:
         InputError: as `read_batches` does.
@@ -355,8 +355,8 @@ def read_batches(
     fields: Sequence[str] | None = None,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`. A
-    file without rows gives an empty batch: its columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`.
+    A file without rows gives an empty batch: its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
