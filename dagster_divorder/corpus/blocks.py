@@ -1,4 +1,4 @@
-"""The records of a block of the input: their ids, what they hold once they are parsed, and why some are refused."""
+"""The records of a block of the input: ids, parsed texts and contents, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dagster_divorder.store.ids import Content, IdIndex, distinct, hash_all, wor
 
 
 class Refusal(NamedTuple):
-    """A refused record: its line or row, why, its bytes, and whether it is a last line that is still being written."""
+    """A refused record: its line or row, the reason, its bytes. unfinished: it is a last line still being written."""
 
     number: int
     reason: str
@@ -34,10 +34,11 @@ class Refusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Some records of a block, parsed. sound: positions among them of the m that hold a document, int64.
+    """Some records of a block, parsed.
 
-    Of these: ids, document_ids, uint64 (m, 2); text_sizes, record_sizes (of rows their mean) in bytes, int64 (m,);
-    content, for a fragment, or the `Pick` that says where it lies; texts, empty where they lie elsewhere.
+    sound: positions among them of the m records that hold a document, int64 (m,). ids, document_ids: uint64 (m, 2).
+    text_sizes, record_sizes: bytes, int64 (m,); for rows the mean record. content: Arrow array (m,) for a fragment, or
+    the `Pick` that another process makes it from; texts: empty for a `Pick`.
     """
 
     sound: np.ndarray
@@ -50,7 +51,7 @@ class Parsed(NamedTuple):
 
 
 class Records(Protocol):
-    """n records of a block; `at`, int64, are positions among them."""
+    """n records of a block; `at` holds positions among them, int64."""
 
     path: str
     unterminated: bool
@@ -58,41 +59,45 @@ class Records(Protocol):
 
     @property
     def ids(self) -> np.ndarray:
-        """uint64 (n, 2)."""
+        """Ids of the records, uint64 (n, 2)."""
 
     def parse(self, at: np.ndarray) -> Parsed:
-        """Some of the records."""
+        """Parse some records.
+
+        Raises:
+            InputError: the text column is missing, or holds no strings.
+        """
 
     def refusals(self, at: np.ndarray) -> Iterable[Refusal]:
-        """Why those records are refused, in order."""
+        """The refusals of these records, in order."""
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
-        """The accepted records, bool (n,)."""
+        """The multiset of the records where `accepted`, bool (n,), is true."""
 
 
 class BlockRecords:
-    """Records of a block that this process has read and holds."""
+    """Records of a block in the memory of this process."""
 
     def __init__(self, block: LineBlock | RowBlock, shape: Shape) -> None:
         self.path, self.block, self._shape = block.path, block, shape
         self.unterminated = isinstance(block, LineBlock) and block.unterminated
         self._records = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
         if not self._records:
-            # A file without rows is refused too if its columns are wrong.
+            # Wrong columns are an error even without rows.
             self.texts(np.empty(0, np.int64))
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """uint64 (n, 2)."""
+        """Ids of the records, uint64 (n, 2)."""
         return words(hash_all(self._records))
 
     @property
     def check(self) -> int:
-        """A hash of all records in order, quicker than their ids: of a block that is read again."""
+        """A hash of all records in order, quicker than their ids, to compare a block that is read again."""
         return xxhash.xxh3_128_intdigest(b"\n".join(self._records))
 
     def texts(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
-        """Texts of some records, None where one is refused; and the reasons.
+        """Texts of some records, None where a record is refused, and the reasons of the refusals.
 
         Raises:
             InputError: the text column is missing, or holds no strings.
@@ -114,7 +119,7 @@ class BlockRecords:
         )
 
     def content(self, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-        """Content of some sound records and their sizes in bytes (of rows their mean), int64 (n,)."""
+        """Content of m sound records, Arrow (m,), and their sizes in bytes (for rows the mean), int64 (m,)."""
         if isinstance(self.block, LineBlock):
             return _of_lines([self.block.lines[i] for i in at])
         rows = self.block.rows.take(row_array(at))
@@ -128,7 +133,7 @@ class BlockRecords:
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                # What lies at a URL does not grow, and what begins as no object does not become one.
+                # A file at a URL does not grow, and a line that begins no object becomes none.
                 grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
                 unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
@@ -154,12 +159,12 @@ def lengths(values: Sequence[bytes]) -> np.ndarray:
     return np.fromiter(map(len, values), np.int64, len(values))
 
 
-class Brought(NamedTuple):
-    """What a block brings. rows: the record row of each of its d distinct records, int64 (d,), -1 of the new and of the
-    refused ones; new: which of the d are new and sound, int64, in the order of `parsed`, which is None if none is.
+class Comparison(NamedTuple):
+    """A block compared with the known records. d: its distinct records; a: its accepted records, in order.
 
-    Of its a accepted records, in order: ids, uint64 (a, 2), which tell shapes apart; distinct, which of the d they are,
-    int64 (a,); their multiset.
+    rows: record rows of the d, int64 (d,), -1 for new and refused ones. parsed: the m new sound ones, None if there are
+    none; new: their positions among the d, int64 (m,). ids: of the a, which tell shapes apart, uint64 (a, 2).
+    distinct: positions of the a among the d, int64 (a,). multiset: of the a.
     """
 
     rows: np.ndarray
@@ -171,8 +176,12 @@ class Brought(NamedTuple):
     refusals: list[Refusal]
 
 
-def look_up(block: Records, known: IdIndex, shape: Shape) -> Brought:
-    """What a block of this shape brings beside the known records; only those that it brings are parsed."""
+def compare(block: Records, known: IdIndex, shape: Shape) -> Comparison:
+    """Compare a block of a shape with the known records; only new ones are parsed.
+
+    Raises:
+        InputError: as `Records.parse` does.
+    """
     ids = of_shape(block.ids, shape.key) if shape.key else block.ids
     once = distinct(ids)
     rows = known.find(ids[once.first])
@@ -184,7 +193,7 @@ def look_up(block: Records, known: IdIndex, shape: Shape) -> Brought:
         accepted[new] = True
     accepted = accepted[once.inverse]
     refusals = [] if accepted.all() else list(block.refusals(np.flatnonzero(~accepted)))
-    return Brought(
+    return Comparison(
         rows=rows,
         new=new,
         parsed=parsed if len(new) else None,
@@ -197,7 +206,7 @@ def look_up(block: Records, known: IdIndex, shape: Shape) -> Brought:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """n records of a block without their content: 40 bytes each.
+    """n records of a block without their contents: 40 bytes each.
 
     ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes and record_sizes, uint32 (n,), in bytes, all 0 where
     a record is refused. mean_of: how many distinct rows record_sizes are the mean of; 0 of lines. check: see
@@ -216,7 +225,7 @@ class Digest:
 
 
 def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
-    """What of a block tells which of its records are new, and in which fragments they come to lie."""
+    """The ids and sizes that tell which records of a block are new, and which fragments they fill."""
     records = BlockRecords(block, shape)
     once = distinct(records.ids)
     parsed = records.parse(once.first)

@@ -1,8 +1,8 @@
-"""The input, file by file: what is known of each already, and what is not, in blocks or in parts.
+"""The input, file by file: what an earlier run read of each, and the rest in blocks or in parts.
 
-A plain JSONL file that begins with what an earlier run read of it is read from there on; a compressed or Parquet file
-is read whole, unless all of it is what was read. Of a file at a URL that has the tag it had nothing is read, but the
-columns of a Parquet file.
+A plain JSONL file whose known prefix is unchanged is read from there on; a compressed or Parquet file is read whole
+unless all of it is unchanged. A file at a URL with an unchanged tag is not read, except for the columns of a Parquet
+file.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 class InputFile:
     """A file of an input of this kind and shape, whose records have at most `limit` bytes.
 
-    schema: the columns of a Parquet file. kept: what an earlier run came to for its prefix. head, prefix: of a plain
-    file, the hash of its first line and the hashes of what was read; it is `opened` until the next file is asked for.
-    whole: the state of all of another file. identity: what differs in a file that is put into its place. parts: those
-    that `cut` made.
+    schema: columns of a Parquet file. identity: see `store.sources.identity`. kept: state of the prefix that an earlier
+    run read. head, prefix: for a plain file, the hash of the first line and the hashes of the bytes read so far.
+    opened: the plain file, open until the next file is asked for. whole: for other files, the state of all bytes.
+    parts: set by `cut`.
     """
 
     path: Source
@@ -58,7 +58,7 @@ class InputFile:
     parts: list[Part] = field(default_factory=list)
 
     def blocks(self) -> Iterator[BlockRecords | LongRecord]:
-        """What no earlier run has read.
+        """The blocks that no earlier run has read.
 
         Raises:
             InputError: the file cannot be read, or its text column is missing, or holds no strings.
@@ -73,7 +73,7 @@ class InputFile:
                 yield block if isinstance(block, LongRecord) else BlockRecords(block, self.shape)
 
     def cut(self) -> list[Part]:
-        """The same in parts that other processes can survey.
+        """The bytes or rows that no earlier run has read, in parts that other processes can survey.
 
         Raises:
             InputError: the file cannot be read.
@@ -86,7 +86,7 @@ class InputFile:
         return self.parts
 
     def surveyed(self, surveys: Iterator[Surveyed]) -> Iterator[SurveyedRecords | LongRecord]:
-        """The blocks of its parts from the surveys of these."""
+        """The blocks of its parts, from the surveys of these."""
         for part in self.parts:
             survey = next(surveys)
             yield from survey.records(part, self.shape, self.prefix.lines)
@@ -94,13 +94,13 @@ class InputFile:
                 self.prefix.append(survey.stretch)
 
     def end(self) -> FileState | None:
-        """The state of what was read, without what came of it; None where nothing is to be kept.
+        """The state of the bytes read, without their records; None if the next run cannot use it.
 
         Raises:
             InputError: another file was put into this one's place before its parts were read.
         """
         if not self.head:
-            # A file that was replaced while it was read is one that nothing is known of.
+            # The state of a file that was replaced while it was read says nothing.
             return self.whole if _identity(self.path) == self.identity else None
         # It may have grown.
         if self.parts and _identity(self.path)[1:3] != self.identity[1:3]:
@@ -109,29 +109,29 @@ class InputFile:
 
 
 class Corpus:
-    """The files of the inputs, to be gone through once; a record has at most `limit` bytes.
+    """The files of the inputs, to be iterated once; a record has at most `limit` bytes.
 
-    `bytes` is their size. `way` says how what was read before was recognised and `kept_bytes` how much of it, once the
-    input has been gone through.
+    bytes: size of the files. After the iteration, `way` says how known bytes were recognised, and `kept_bytes` how many
+    were.
     """
 
     def __init__(self, inputs: Sequence[Found], limit: int, states: Sequence[FileState] = ()) -> None:
         self.inputs = inputs
-        self.files = [path for found in inputs for path in found.files]
+        self.files = [path for corpus_input in inputs for path in corpus_input.files]
         self.limit = limit
         self.bytes = sum(int(_identity(path)[0]) for path in self.files)
         self.kept_bytes = self._tagged_bytes = 0
-        # What is known of a file that was read as another input is of no use.
+        # States of files that were read in another shape are of no use.
         self._known = [
-            KnownFiles([state for state in states if state.shape == found.shape.key], self.bytes)
-            for found in inputs
+            KnownFiles([state for state in states if state.shape == corpus_input.shape.key], self.bytes)
+            for corpus_input in inputs
         ]
 
     @property
     def unknown_bytes(self) -> int:
-        """About how many bytes no earlier run has read, by the names and sizes of the files."""
+        """Estimate of the bytes that no earlier run has read, by names and sizes of the files."""
         known = zip(self.inputs, self._known, strict=True)
-        return self.bytes - sum(files.bytes_of(found.files) for found, files in known)
+        return self.bytes - sum(states.bytes_of(corpus_input.files) for corpus_input, states in known)
 
     @property
     def way(self) -> Recognition:
@@ -144,19 +144,19 @@ class Corpus:
         Raises:
             InputError: a file cannot be read, or its columns differ from those of the first file of its input.
         """
-        for found, known in zip(self.inputs, self._known, strict=True):
-            schema = None
-            with found.shape.naming():
-                for path in found.files:
-                    if found.kind == "parquet":
+        for corpus_input, known in zip(self.inputs, self._known, strict=True):
+            kind, shape, schema = corpus_input.kind, corpus_input.shape, None
+            with shape.naming():
+                for path in corpus_input.files:
+                    if kind == "parquet":
                         schema = read_schema(path, schema)
-                    file = InputFile(path, found.kind, found.shape, self.limit, schema, _identity(path))
+                    file = InputFile(path, kind, shape, self.limit, schema, _identity(path))
                     self._recognise(file, known)
                     with file.opened or contextlib.nullcontext():
                         yield file
 
     def _recognise(self, file: InputFile, known: KnownFiles) -> None:
-        """Find what is known of a file, by its tag, its beginning or all of it."""
+        """Set what an earlier run read of a file, by its tag, its beginning or all of it."""
         path = file.path
         if tagged := known.tagged(path):
             file.kept = file.whole = tagged

@@ -1,9 +1,12 @@
-"""Input blocks to stored fragments and a view. Only records never seen under this key are parsed and stored.
+"""Turns blocks of the input into stored fragments and a view. Only records that are new under this key are parsed.
 
-A record is known by its id (the hash of its raw bytes), a document by the hash of its text. New ones gather into a pair
-of fragments, documents first, so that a stored record's document is always there; a killed run loses at most the open
-pair. Nothing refers to a fragment before the view does. Of a file's prefix that an earlier run read, rows and rejects
-are taken over from the view and the rejects of that run.
+The id of a record is the hash of its raw bytes, that of a document the hash of its text. New ones gather in a pair of
+fragments. Its documents are written first, so no stored record lacks its document; a killed run loses at most the open
+pair. Only the view refers to fragments. For a file's prefix that an earlier run read, rows and rejects come from the
+view and the rejects of that run.
+
+The way of a block: corpus.py (files) -> inputs.py (read) -> blocks.py (compared with known records, parsed) ->
+ingest.py -> pairs.py (fragments); at the end of a file, its state.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import Parsed, Records, Refusal, look_up
+from dagster_divorder.corpus.blocks import Parsed, Records, Refusal, compare
 from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
@@ -45,12 +48,12 @@ from dagster_divorder.store.view import View
 
 _SHOWN_REJECTS = 10
 _WAITING_PAIRS = 1
-"""Pairs of fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
+"""Most pairs of fragments that wait to be written while reading goes on: it bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an earlier run under the same key came to: its view, the file of its rejects, and its file states."""
+    """Results of an earlier run under the same key: its view, the file of its rejects, and its file states."""
 
     view: View
     rejects: str
@@ -58,8 +61,8 @@ class Before:
 
 
 class Unfinished(NamedTuple):
-    """A last line without its newline that is no whole JSON: its file, its number, the byte that it begins at, and its
-    first bytes."""
+    """A last line without newline that is no whole JSON: its file, its number, its first byte's offset, and its first
+    bytes."""
 
     file: str
     line: int
@@ -69,43 +72,43 @@ class Unfinished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one reading of the input found."""
+    """Figures of one reading of the input."""
 
     version: str
-    """Hash of the key, of the record ids in input order, and of the rejects where there are some: equal input, equal
-    version, whatever the fragments."""
+    """Hash of the key, of the record ids in input order, and of any rejects: equal inputs have equal versions, whatever
+    the fragments."""
     records: int
     distinct_records: int
     documents: int
     multiset: Multiset
-    """The accepted records, to be compared with those of an output."""
+    """The accepted records, to compare with those of an output."""
     rejected: int
     new_records: int
     new_documents: int
     unfinished: tuple[Unfinished, ...]
-    """Last lines that are left for the next run."""
+    """Last lines, left for the next run."""
     stored: dict[str, dict[str, int]]
-    """Of the accepted "records" and of their "documents", how many each fragment holds that was there before."""
+    """For "records" and "documents": the number of accepted ones in each fragment that was stored before."""
     ids: np.ndarray
-    """The first half of the id of every document, uint64 (documents,); of a reading that stores, none."""
+    """The first half of the id of every document, uint64 (documents,); empty for a reading that stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What one reading of the input found and stored."""
+    """Results of one reading of the input that stores."""
 
     survey: Survey
     view: View
     rejects: str
     """File of the refused records."""
     states: tuple[FileState, ...]
-    """Of each file whose prefix the next run can know again."""
+    """States of the files that the next run can recognise."""
     text_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a reading of the input is: the records accepted, how many were refused, bytes of rejects."""
+    """A place in the reading of the input: the accepted records, the number of refused ones, bytes of rejects."""
 
     accepted: Multiset
     refused: int
@@ -113,9 +116,9 @@ class _Place:
 
 
 class Ingest:
-    """One reading of the input into the store; a context manager, so that its writer and temporary file are closed.
+    """One reading of the input into the store; a context manager that closes its writer and temporary files.
 
-    A `dry` one stores nothing, and can only be asked for its `survey`.
+    A `dry` one stores nothing, and has only a `survey`.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Ingest:
         scratch: Path | None = None,
         dry: bool = False,
     ) -> None:
-        """scratch: folder for the ids of what is read, which are in memory without one."""
+        """scratch: folder for ids of records and documents; without one they are in memory."""
         self.store = store
         self.kind = kind
         self._shape, self._unit = DEFAULT_SHAPE, ""
@@ -138,11 +141,11 @@ class Ingest:
         self._writing: deque[Future[None]] = deque()
         self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
         self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
-        # Of the open pair of fragments: content of its records, or where they are in the input.
+        # The contents of the open pair of fragments, or the picks that they are written from.
         self._open: list[Any] = []
         self._jobs = Jobs()
         self._new_text_bytes = 0
-        # The document row of each record row, in parts, in row order.
+        # The document row of each record row, in row order.
         self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
         self._version = blake3(key.encode())
         self._load()
@@ -150,7 +153,7 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        # By shape: how many records were accepted and refused, and what the first of these is, as lines of a message.
+        # By shape: numbers of accepted and refused records, and the first refused one, as lines of a message.
         self._accepted_of: Counter[Shape] = Counter()
         self._refused_of: Counter[Shape] = Counter()
         self._first_of: dict[Shape, tuple[str, str]] = {}
@@ -159,11 +162,11 @@ class Ingest:
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
-        # Of the earlier view these rows alone are held on to.
+        # Of the earlier view, only these rows stay in memory.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
-        """The file states of the earlier run; none if a fragment of its view is gone."""
+        """File states of the earlier run; none if a fragment of its view is gone."""
         if before and self._kept_rows is not None:
             self.known = before.states
             if any(state.refused for state in self.known):
@@ -180,7 +183,7 @@ class Ingest:
     def _load(self) -> None:
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
             rows = self._documents.ids.find(index["document"])
-            # A record whose document is gone is read again, as if never seen.
+            # A record whose document is gone counts as new.
             sound = bool((rows >= 0).all())
             if sound:
                 self._document_of.append(compact(rows))
@@ -190,7 +193,7 @@ class Ingest:
         self._records.load(find_documents)
 
     def begin(self, file: InputFile) -> None:
-        """Begin with the next file of the input, and take over what is known of it."""
+        """Begin the next file of the input with the records of its known prefix."""
         self._begun = self._place()
         self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
@@ -198,7 +201,7 @@ class Ingest:
         self._whole = self._place()
 
     def end(self, read: FileState | None) -> None:
-        """End with that file, whose prefix this is, without what came of it; None where nothing is to be kept."""
+        """End the file. read: the state of its bytes (`InputFile.end`)."""
         if self._unfinished and self._unfinished[-1].byte < 0:
             self._unfinished[-1] = self._unfinished[-1]._replace(byte=read.size if read else 0)
         if read:
@@ -233,34 +236,34 @@ class Ingest:
             )
 
     def add(self, block: Records | LongRecord) -> None:
-        """Take in the next block of the file that has begun."""
+        """Add the next block of the file that has begun."""
         if isinstance(block, LongRecord):
             line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
             self._reject(block.path, line, block.number, reason)
         else:
-            brought = look_up(block, self._records.ids, self._shape)
-            self._accepted += brought.multiset
-            self._accepted_of[self._shape] += len(brought.ids)
-            self._version.update(to_bytes(brought.ids))
-            if brought.parsed:
-                brought.rows[brought.new] = self._store(brought.parsed)
-            self._record_rows.append(compact(brought.rows[brought.distinct]))
-            self._refuse(block.path, brought.refusals)
-        # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
+            comparison = compare(block, self._records.ids, self._shape)
+            self._accepted += comparison.multiset
+            self._accepted_of[self._shape] += len(comparison.ids)
+            self._version.update(to_bytes(comparison.ids))
+            if comparison.parsed:
+                comparison.rows[comparison.new] = self._store(comparison.parsed)
+            self._record_rows.append(compact(comparison.rows[comparison.distinct]))
+            self._refuse(block.path, comparison.refusals)
+        # The next run reads a last line without terminator again, even if it is a record.
         if not block.unterminated:
             self._whole = self._place()
 
     def _refuse(self, path: str, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
             if refusal.unfinished:
-                # Where it begins is known at the end of the file.
+                # The end of the file tells where it begins.
                 self._unfinished.append(Unfinished(path, refusal.number, -1, refusal.raw[:SHOWN_BYTES]))
                 break
             line = reject_line(path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
             self._reject(path, line, refusal.number, refusal.reason)
 
     def _store(self, new: Parsed) -> np.ndarray:
-        """Put new records, no two of them equal, and their new documents into the open pair of fragments; their rows,
+        """Add m distinct new records and their new documents to the open pair of fragments; returns the record rows,
         int64 (m,)."""
         once = distinct(new.document_ids)
         document_rows = self._documents.ids.find(new.document_ids[once.first])
@@ -286,13 +289,13 @@ class Ingest:
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
         self._rejected += 1
-        said = f"{path}:{number}: {reason}"
+        first = f"{path}:{number}: {reason}"
         self._refused_of[self._shape] += 1
         if self._shape not in self._first_of:
             looks = looks_like(reject_bytes(line)) if reason != EMPTY_TEXT else ""
-            self._first_of[self._shape] = said, f"The first is {looks}.\n" if looks else ""
+            self._first_of[self._shape] = first, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
-            self._first_rejects.append(said)
+            self._first_rejects.append(first)
 
     def _flush(self) -> None:
         documents, records = self._documents.close(), self._records.close()
@@ -309,10 +312,10 @@ class Ingest:
             self._writing.popleft().result()
 
     def survey(self, max_reject_share: float) -> Survey:
-        """What was found, at the end of the input.
+        """Figures of the whole input, once all blocks are added.
 
         Raises:
-            RejectLimitError: too many records were refused; what this reading stored is removed again.
+            RejectLimitError: too many records were refused; the fragments of this reading are removed again.
             InputError: no record was accepted.
         """
         self._check(max_reject_share)
@@ -352,7 +355,7 @@ class Ingest:
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
                 f"{looks}Correct the input (or input.text_field), or raise input.max_reject_share"
             )
-        # However few these are among the records of all inputs.
+        # An input must hold records, however small its share.
         for shape, (first, looks) in self._first_of.items():
             if not self._accepted_of[shape]:
                 self.abandon()
@@ -362,12 +365,14 @@ class Ingest:
                         f"{first}\n{looks}Correct the input (or input.text_field)"
                     )
         if not self._accepted.records:
-            said = "the input holds no records; expected at least one JSONL line or Parquet row"
+            message = "the input holds no records; expected at least one JSONL line or Parquet row"
             if self._unfinished:
                 file, line, _, begins = self._unfinished[0]
                 looks = looks_like(begins) or "a line that is still being written, or was cut short"
-                said = f"{said}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
-            raise InputError(said)
+                message = (
+                    f"{message}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
+                )
+            raise InputError(message)
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)
@@ -376,7 +381,7 @@ class Ingest:
     def finish(
         self, max_reject_share: float, write: Callable[[Sequence[list[Pair]]], object] | None = None
     ) -> Ingested:
-        """Store what is open, `write` what was surveyed, and return the view of the whole input.
+        """Store the open pair, `write` surveyed ones, and return the view of the whole input.
 
         Raises:
             RejectLimitError, InputError: as `survey` does.
@@ -388,10 +393,10 @@ class Ingest:
         if write:
             write(self._jobs)
         used = np.zeros(self._documents.ids.size, dtype=bool)
-        # Nothing is looked up any more.
+        # All look-ups are done: their memory is free for the view.
         self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
-        record_row = _joined(self._record_rows)
-        document_row = _joined(self._document_of)[record_row]
+        record_row = _concatenated(self._record_rows)
+        document_row = _concatenated(self._document_of)[record_row]
         used[document_row] = True
         text_bytes = self._new_text_bytes + self._documents.stored_bytes(used)
         records = self._records.used(record_row)
@@ -405,7 +410,7 @@ class Ingest:
         )
 
     def abandon(self) -> None:
-        """Remove the fragments this reading stored; of what was surveyed there is none yet."""
+        """Remove the fragments that this reading stored; surveyed ones are not written yet."""
         self._await_writes(0)
         if self._jobs:
             return
@@ -413,8 +418,8 @@ class Ingest:
             written.abandon()
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Parts as one array; they are freed."""
-    whole = np.concatenate(parts)
-    parts.clear()
+def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
+    """The arrays as one; clears the list, so that their memory is free."""
+    whole = np.concatenate(arrays)
+    arrays.clear()
     return whole

@@ -24,13 +24,13 @@ from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.view import Fragment, View, offsets
 
 KEPT_ROWS = 1 << 16
-"""Rows of a view that are gone through at a time."""
+"""Rows of a view that are handled at a time."""
 _LOADED_IDS = 1 << 20
-"""Ids of stored fragments that are taken in at a time."""
+"""Ids of stored fragments that are loaded at a time."""
 
 
 class PairContent(NamedTuple):
-    """What goes into a pair of fragments: content of records, and texts of new documents."""
+    """Content of a pair of fragments: of records, and texts of new documents."""
 
     content: pa.Array
     texts: list[bytes]
@@ -48,7 +48,7 @@ def put_pair(
     documents: Mapping[str, np.ndarray],
     records: Mapping[str, np.ndarray],
 ) -> None:
-    """Write a pair of fragments of these indexes, the documents first, so that a stored record's document is there."""
+    """Write a pair of fragments with these indexes, documents first, so that no stored record lacks its document."""
     if len(documents["id"]):
         Fragments(store, DOCUMENTS).put(utf8([text for _, texts in contents for text in texts]), documents)
     Fragments(store, folder).put(pa.concat_arrays([content for content, _ in contents]), records)
@@ -57,21 +57,20 @@ def put_pair(
 def record_index(
     ids: np.ndarray, documents: np.ndarray, sizes: np.ndarray, shape: Shape
 ) -> dict[str, np.ndarray]:
-    """The index of n records of a shape: their ids and those of their documents, uint64 (n, 2), and sizes, int64."""
+    """The index of n records of a shape: their ids and those of their documents, uint64 (n, 2), and their sizes, int64
+    (n,)."""
     index = {"id": ids, "document": documents, "size": sizes}
     return {**index, SHAPE: np.full(len(ids), shape.key, np.uint64)} if shape.key else index
 
 
 def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Parts of the index of a fragment as one."""
+    """The parts of an index of a fragment as one index."""
     return {column: np.concatenate([part[column] for part in index]) for column in index[0]}
 
 
 class FragmentWriter:
-    """Fragments of one folder: those there, those put by this reading, and the open one.
-
-    The index of ids is the only holder of the ids of closed fragments.
-    """
+    """Fragments of one folder: stored ones, those closed by this reading, and the open one. Ids of closed fragments are
+    in memory once, in `ids`."""
 
     def __init__(self, fragments: Fragments, scratch: Path | None, *, dry: bool) -> None:
         self.fragments = fragments
@@ -84,7 +83,7 @@ class FragmentWriter:
         self.open_rows = self.open_bytes = 0
 
     def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
-        """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
+        """Load the ids of the stored fragments for which `take(index)` is true, in the order of their rows."""
         content = self.fragments.files()
         ids, waiting = [np.empty((0, 2), np.uint64)], 0
         for name, index in self.fragments.indexes():
@@ -99,27 +98,27 @@ class FragmentWriter:
         self.ids.add(np.concatenate(ids))
 
     def count_stored(self, used: np.ndarray) -> dict[str, int]:
-        """How many of the rows of each fragment are used, of those that were there before."""
+        """Number of used rows of each fragment that was stored before."""
         return {name: int(used[low:high].sum()) for name, (low, high) in self._stored().items()}
 
     def stored_bytes(self, used: np.ndarray) -> int:
-        """The sum of their sizes."""
-        found, stored = 0, self._stored()
-        # The indexes that were just written are not read back for nothing.
+        """Bytes of the used rows of the fragments that were stored before."""
+        size, stored = 0, self._stored()
+        # Without any, new indexes are not read back.
         for name, index in self.fragments.indexes() if stored else ():
             if name in stored:
                 low, high = stored[name]
-                found += int(index["size"][used[low:high]].sum())
-        return found
+                size += int(index["size"][used[low:high]].sum())
+        return size
 
     def _stored(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each fragment that was there before begin and end."""
+        """Where the rows of each fragment that was stored before begin and end."""
         stored = len(self._names) - len(self._put)
         ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
         return dict(zip(self._names, pairwise([0, *ends]), strict=False))
 
     def rows_of(self, view: View) -> np.ndarray | None:
-        """Rows of the records at a view's input positions, int64 (N,); None where a fragment of it is gone."""
+        """Rows of the records at the input positions of a view, int (N,); None if one of its fragments is gone."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         start_of = dict(zip(self._names, starts.tolist(), strict=False))
         if not all(fragment.name in start_of for fragment in view.records):
@@ -154,11 +153,11 @@ class FragmentWriter:
             self.fragments.delete(name)
 
     def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
-        """The fragments that some of the rows lie in, by first use. Changes `rows`, which then count through
-        these fragments laid end to end."""
+        """The fragments that hold the rows, by first use. Changes `rows` to count through these fragments end to
+        end."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         first = np.full(len(self._names), -1, dtype=np.int64)
-        # Of several values for one place the last stays, so this leaves the first use.
+        # The last of several values for one place stays: written in reverse, that is the first use.
         for low in reversed(range(0, len(rows), KEPT_ROWS)):
             fragment = np.searchsorted(starts, rows[low : low + KEPT_ROWS], side="right") - 1
             first[fragment[::-1]] = np.arange(low + len(fragment) - 1, low - 1, -1)
@@ -175,5 +174,5 @@ class FragmentWriter:
 def _shift(rows: np.ndarray, starts: np.ndarray, shift: np.ndarray) -> None:
     """Add to each row, int (N,), the shift of the fragment that it lies in, by where fragments start."""
     for low in range(0, len(rows), KEPT_ROWS):
-        some = rows[low : low + KEPT_ROWS]
-        some[:] = some + shift[np.searchsorted(starts, some, side="right") - 1]
+        block = rows[low : low + KEPT_ROWS]
+        block[:] = block + shift[np.searchsorted(starts, block, side="right") - 1]

@@ -1,11 +1,11 @@
 """Parts of the input, read in other processes: surveyed first, and then written as fragments.
 
-A part is lines of a plain file by bytes, rows of a Parquet file by row groups, or a file that has to be read from its
-beginning. Its blocks are those that a reader of the whole file meets, whoever reads it.
+A part is a range of lines of a plain file, of row groups of a Parquet file, or a whole compressed file. Its blocks are
+those of a reader of the whole file.
 
-A *survey* gives of every record its id, that of its document, and their sizes: 40 bytes a record, all that is needed to
-tell which records are new and which fragments they make (corpus/ingest.py). Then a part is read again, to *write* the
-fragments that begin in it; a block whose records are no longer those of the survey is an InputError.
+A *survey* gives ids and sizes of every record and its document, 40 bytes a record: enough to tell which records are new
+and which fragments they fill (corpus/ingest.py). Then each part is read again to *write* the fragments that begin in
+it; a block whose records have changed since the survey is an InputError.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _SCAN_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """Lines of a plain file whose line feeds lie in bytes [first, last) of it; a line begins at byte `begin`, before
-    which nothing is to be read. Where `last` is the `end`, the last line may lack its line feed."""
+    """Lines of a plain file whose line feeds lie in its bytes [first, last). A line begins at byte `begin`; nothing
+    before it is read. If `last` is `end`, the last line may lack its line feed."""
 
     path: Source
     begin: int
@@ -67,7 +67,7 @@ class LinePart:
     limit: int
 
     def blocks(self, hashes: StretchHashes | None = None) -> Iterator[LineBlock | LongRecord]:
-        """The blocks; `hashes`, which begin at `line_start`, take in the lines."""
+        """The blocks. hashes: take in the lines; they begin at `line_start`."""
         hashes = hashes or StretchHashes(self.line_start())
         until = (self.first, self.last)
         for block in read_lines(self.path, prefix=hashes, limit=self.limit, until=until):
@@ -75,9 +75,9 @@ class LinePart:
                 yield block
 
     def line_start(self) -> int:
-        """Where the first of the lines begins; `last` where there is none."""
+        """The byte at which the first line begins; `last` if there is no line."""
         with readable(self.path, StretchHashes(self.first)), open_source(self.path) as file:
-            # A part without a line feed has no line, and looks for no start before itself: else a line that runs
+            # A part without a line feed has no line, and searches no bytes before itself: else a line that runs
             # through many parts would be read again for each of them.
             scanned = range(self.first, self.last, _SCAN_BYTES)
             if self.last < self.end and not any(b"\n" in _read(file, at, self.last) for at in scanned):
@@ -97,7 +97,7 @@ def _read(file: IO[bytes], first: int, last: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """Rows [first, end) of a Parquet file of this schema; an end of None is the file's."""
+    """Rows [first, end) of a Parquet file of this schema; an end of None is that of the file."""
 
     path: Source
     schema: pa.Schema
@@ -111,7 +111,7 @@ class RowPart:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """All lines of a compressed file, which has to be read from its beginning."""
+    """All lines of a compressed file, which can only be read from its beginning."""
 
     path: Source
     limit: int
@@ -124,7 +124,7 @@ Part = LinePart | RowPart | StreamPart
 
 
 def line_parts(path: Source, begin: int, end: int, limit: int) -> list[Part]:
-    """Parts of bytes [begin, end) of a plain file, a line beginning at `begin`."""
+    """Parts of bytes [begin, end) of a plain file; a line begins at `begin`."""
     firsts = range(begin, end, PART_BYTES)
     return [LinePart(path, begin, first, min(first + PART_BYTES, end), end, limit) for first in firsts]
 
@@ -137,16 +137,16 @@ def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -
 
 
 class Rereading:
-    """Blocks of parts read once more, forwards only: each block that is asked for lies behind the one before."""
+    """Reads blocks of parts again, in their order."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._blocks = ((part, number, block) for part in parts for number, block in enumerate(part.blocks()))
 
     def block(self, part: Part, number: int) -> LineBlock | RowBlock:
-        """The block of this number of a part.
+        """The block of this number of a part, which comes after the block asked for before.
 
         Raises:
-            InputError: it is none, since the file has changed.
+            InputError: there is none, since the file has changed.
         """
         block = next((block for *at, block in self._blocks if at == [part, number]), None)
         if block is None or isinstance(block, LongRecord):
@@ -159,13 +159,13 @@ class Rereading:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The blocks of a part. Of a `LinePart` lines are numbered from its own first, and `stretch` says what was read."""
+    """The blocks of a part. In a `LinePart` lines are numbered from its first; `stretch` covers its lines."""
 
     blocks: list[Digest | LongRecord]
     stretch: Stretch | None
 
     def records(self, part: Part, shape: Shape, lines: int) -> Iterator[SurveyedRecords | LongRecord]:
-        """The blocks of this part of an input of a shape, behind so many `lines` of its file."""
+        """The blocks of this part of an input of a shape. lines: number of lines of the file before the part."""
         again = Rereading([part])
         for number, block in enumerate(self.blocks):
             if isinstance(block, LongRecord):
@@ -175,7 +175,7 @@ class Surveyed:
 
 
 def survey_part(part_and_shape: tuple[Part, Shape]) -> Surveyed:
-    """Survey a part of an input of a shape."""
+    """Survey a part of an input with this shape."""
     part, shape = part_and_shape
     hashes = StretchHashes(part.line_start()) if isinstance(part, LinePart) else None
     blocks = [
@@ -186,10 +186,10 @@ def survey_part(part_and_shape: tuple[Part, Shape]) -> Surveyed:
 
 
 class Pick(NamedTuple):
-    """n records of a block that go into a fragment. part, block: where the block lies; check: what it is known by.
+    """n records of a block that go into one fragment. block: its number in the part; check: `BlockRecords.check`.
 
     at: positions of the records in the block, int32 (n,). ids, document_ids: uint64 (n, 2). fresh: positions among the
-    n of those that bring a new document, int32.
+    n of the records with a new document, int32.
     """
 
     part: Part
@@ -203,7 +203,7 @@ class Pick(NamedTuple):
 
 
 class SurveyedRecords:
-    """Records of a block that another process read: the one of this `number` of a part, behind so many `lines`."""
+    """Records of a block that another process read. number: of the block in its part; lines: of the file before it."""
 
     def __init__(
         self, digest: Digest, part: Part, number: int, lines: int, again: Rereading, shape: Shape
@@ -218,7 +218,7 @@ class SurveyedRecords:
         at = at[sound]
         record_sizes = self._digest.record_sizes[at].astype(np.int64)
         if self._digest.mean_of not in (0, len(at)) and len(at):
-            # What rows take together is not the sum of what each takes.
+            # The size of some rows is not the sum of the sizes of each.
             block = self._again.block(self._part, self._number)
             record_sizes = BlockRecords(block, self._shape).content(at)[1]
         ids, document_ids = self.ids[at], self._digest.document_ids[at]
@@ -246,12 +246,12 @@ class SurveyedRecords:
 
 
 Pair = list[Pick]
-"""What the records of a pair of fragments are written from."""
+"""The records of a pair of fragments."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFragments:
-    """Writes pairs of fragments, documents first; the number of records."""
+    """Writes pairs of fragments that begin in one part; returns the number of records."""
 
     store: Store
     folder: str
@@ -283,8 +283,7 @@ def changed(path: object) -> InputError:
 
 
 class Jobs(Sequence[list[Pair]]):
-    """Pairs to be written, those that begin in one part together: in memory, or, where they take much, in a temporary
-    file."""
+    """Pairs to write, grouped by the part that they begin in; in memory, or in a temporary file if they are large."""
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
@@ -292,13 +291,13 @@ class Jobs(Sequence[list[Pair]]):
         self._open: list[Pair] = []
 
     def add(self, pair: Pair) -> None:
-        """Take in a pair whose part is that of the pair before, or a later one."""
+        """Add a pair that begins in the part of the pair before it, or in a later one."""
         if self._open and self._open[0][0].part != pair[0].part:
             self.close()
         self._open.append(pair)
 
     def close(self) -> None:
-        """Take in no more for the last part."""
+        """End the last group."""
         if self._open:
             self._begins.append(self.file.tell())
             pickle.dump(self._open, self.file, protocol=5)

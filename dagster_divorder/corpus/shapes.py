@@ -42,11 +42,11 @@ class Shape:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Puts the input's label before the message of an InputError."""
+        """Puts the input's label before the message of an InputError, unless it is there."""
         try:
             yield
         except InputError as error:
-            if not self.label:
+            if str(error).startswith(self.label):
                 raise
             raise InputError(f"{self.label}{error}") from error
 
