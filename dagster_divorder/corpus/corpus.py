@@ -21,11 +21,18 @@ from dagster_divorder.corpus.inputs import (
     LongRecord,
     is_plain,
     read_lines,
-    read_rows,
     read_schema,
     readable,
 )
-from dagster_divorder.corpus.parts import Part, Surveyed, SurveyedRecords, changed, file_parts, line_parts
+from dagster_divorder.corpus.parts import (
+    FilePart,
+    Part,
+    Surveyed,
+    SurveyedRecords,
+    changed,
+    file_parts,
+    line_parts,
+)
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
@@ -64,10 +71,10 @@ class InputFile:
             InputError: the file cannot be read, or its text column is missing, or holds no strings.
         """
         blocks: Iterator[Block] = iter(())
-        if self.head or (self.kind == "jsonl" and not self.kept):
+        if self.head:
             blocks = read_lines(self.path, self.opened, self.prefix, self.limit)
         elif not self.kept:
-            blocks = read_rows(self.path, self.schema, self.limit)
+            blocks = FilePart(self.path, self.kind, self.schema, self.limit).blocks()
         with self.shape.naming():
             for block in blocks:
                 yield block if isinstance(block, LongRecord) else BlockRecords(block, self.shape)

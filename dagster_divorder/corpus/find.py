@@ -21,7 +21,7 @@ from dagster_divorder.corpus.inputs import (
     JSONL_SUFFIXES,
     PARQUET_SUFFIXES,
     Kind,
-    is_corpus_file,
+    kind_by_name,
     kind_of,
     read_schema,
 )
@@ -130,7 +130,8 @@ def find_files(
         matches: dict[str, Source] = {}
         search = _Search(folder_at(as_place(pattern)), written, left_out, others)
         for source in sorted(
-            search.matches(pattern.rstrip("/") if is_url(pattern) else pattern), key=_in_order
+            search.matches(pattern.rstrip("/") if is_url(pattern) else pattern),
+            key=lambda source: list(source.parts) if isinstance(source, Path) else source.url.split("/"),
         ):
             real = real_place(str(source))
             if search.is_own(real):
@@ -156,10 +157,6 @@ def find_files(
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
-
-
-def _in_order(source: Source) -> list[str]:
-    return list(source.parts) if isinstance(source, Path) else source.url.split("/")
 
 
 def _others(others: Mapping[str, str]) -> str:
@@ -240,7 +237,7 @@ class _Search:
                         waiting.append(path)
                 elif not (source := source_of(path, entry)):
                     self.others[path] = "no regular file"
-                elif not is_corpus_file(source):
+                elif not kind_by_name(source):
                     self.others[path] = _ending(name)
                 # From an output that is named as input, only the records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):

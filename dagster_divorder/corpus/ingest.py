@@ -29,7 +29,7 @@ from dagster_divorder.corpus.file_states import FileState
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.multiset import Multiset
-from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index
+from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index, utf8
 from dagster_divorder.corpus.parts import Jobs, Pair, Pick
 from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
@@ -278,7 +278,7 @@ class Ingest:
         if isinstance(new.content, Pick):
             self._open.append(new.content._replace(fresh=fresh.astype(np.int32)))
         elif not self._dry:
-            self._open.append(PairContent(new.content, [new.texts[at] for at in fresh]))
+            self._open.append(PairContent(new.content, utf8([new.texts[at] for at in fresh])))
         if any(
             writer.open_rows >= FRAGMENT_ROWS or writer.open_bytes >= FRAGMENT_BYTES
             for writer in (self._records, self._documents)

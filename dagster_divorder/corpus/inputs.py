@@ -92,10 +92,8 @@ def kind_of(path: Source) -> Kind:
     Raises:
         InputError: the name ends in neither.
     """
-    if path.name.lower().endswith(PARQUET_SUFFIXES):
-        return "parquet"
-    if _bare_name(path).endswith(JSONL_SUFFIXES):
-        return "jsonl"
+    if kind := kind_by_name(path):
+        return kind
     csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
@@ -103,20 +101,18 @@ def kind_of(path: Source) -> Kind:
     )
 
 
-def is_corpus_file(path: Source) -> bool:
-    """Whether a file is JSONL or Parquet by its name."""
-    return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
+def kind_by_name(path: Source) -> Kind | None:
+    """Kind of a file, from its name; None if it is neither JSONL nor Parquet."""
+    name = path.name.lower()
+    if name.endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    bare = name if is_plain(path) else name.removesuffix(path.suffix.lower())
+    return "jsonl" if bare.endswith(JSONL_SUFFIXES) else None
 
 
 def is_plain(path: Source) -> bool:
     """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
     return path.suffix.lower() not in CODECS
-
-
-def _bare_name(path: Source) -> str:
-    """A name in lower case without the suffix of a compression."""
-    name = path.name.lower()
-    return name if is_plain(path) else name.removesuffix(path.suffix.lower())
 
 
 def read_lines(

@@ -33,7 +33,7 @@ class PairContent(NamedTuple):
     """Content of a pair of fragments: of records, and texts of new documents."""
 
     content: pa.Array
-    texts: list[bytes]
+    texts: pa.Array
 
 
 def utf8(texts: list[bytes]) -> pa.Array:
@@ -50,7 +50,7 @@ def put_pair(
 ) -> None:
     """Write a pair of fragments with these indexes, documents first, so that no stored record lacks its document."""
     if len(documents["id"]):
-        Fragments(store, DOCUMENTS).put(utf8([text for _, texts in contents for text in texts]), documents)
+        Fragments(store, DOCUMENTS).put(pa.concat_arrays([texts for _, texts in contents]), documents)
     Fragments(store, folder).put(pa.concat_arrays([content for content, _ in contents]), records)
 
 

@@ -163,7 +163,12 @@ def _json_values(column: pa.Array) -> list[Any]:
     """n values that orjson can write, None for a null."""
     column, kind = _plain(column)
     if pa.types.is_struct(kind):
-        return _json_objects(column, kind)
+        names = [field.name for field in kind]
+        if doubled := _doubled(names):
+            raise InputError(f"it has several fields called {doubled!r}")
+        children = [_json_values(child) for child in column.flatten()]
+        rows = zip(*children, strict=True)
+        return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
     if _is_list(kind):
         lengths, items = _items(column)
         values = _json_values(items)
@@ -195,14 +200,6 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days from 1970."""
-
-
-def _json_objects(column: pa.Array, kind: pa.DataType) -> list[Any]:
-    names = [field.name for field in kind]
-    if doubled := _doubled(names):
-        raise InputError(f"it has several fields called {doubled!r}")
-    children = [_json_values(child) for child in column.flatten()]
-    return _where_valid(column, [dict(zip(names, row, strict=True)) for row in zip(*children, strict=True)])
 
 
 def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:

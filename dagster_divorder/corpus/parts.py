@@ -30,6 +30,7 @@ from dagster_divorder.corpus.blocks import (
 from dagster_divorder.corpus.file_states import Stretch, StretchHashes
 from dagster_divorder.corpus.inputs import (
     BLOCK_BYTES,
+    Block,
     Kind,
     LineBlock,
     LongRecord,
@@ -40,7 +41,7 @@ from dagster_divorder.corpus.inputs import (
     row_stretches,
 )
 from dagster_divorder.corpus.multiset import Multiset
-from dagster_divorder.corpus.pairs import PairContent, joined, put_pair, record_index
+from dagster_divorder.corpus.pairs import PairContent, joined, put_pair, record_index, utf8
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
@@ -96,31 +97,22 @@ def _read(file: IO[bytes], first: int, last: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class RowPart:
-    """Rows [first, end) of a Parquet file of this schema; an end of None is that of the file."""
+class FilePart:
+    """All lines of a compressed file, or rows [first, end) `within` a Parquet file of this schema."""
 
     path: Source
-    schema: pa.Schema
-    first: int
-    end: int | None
+    kind: Kind
+    schema: pa.Schema | None
     limit: int
+    within: tuple[int, int | None] = (0, None)
 
-    def blocks(self) -> Iterator[RowBlock | LongRecord]:
-        return read_rows(self.path, self.schema, self.limit, (self.first, self.end))
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPart:
-    """All lines of a compressed file, which can only be read from its beginning."""
-
-    path: Source
-    limit: int
-
-    def blocks(self) -> Iterator[LineBlock | LongRecord]:
+    def blocks(self) -> Iterator[Block]:
+        if self.kind == "parquet":
+            return read_rows(self.path, self.schema, self.limit, self.within)
         return read_lines(self.path, limit=self.limit)
 
 
-Part = LinePart | RowPart | StreamPart
+Part = LinePart | FilePart
 
 
 def line_parts(path: Source, begin: int, end: int, limit: int) -> list[Part]:
@@ -131,9 +123,8 @@ def line_parts(path: Source, begin: int, end: int, limit: int) -> list[Part]:
 
 def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -> list[Part]:
     """Parts of a compressed file, or of a Parquet file of this schema."""
-    if kind == "jsonl":
-        return [StreamPart(path, limit)]
-    return [RowPart(path, schema, *within, limit) for within in row_stretches(path, PART_BYTES)]
+    stretches = row_stretches(path, PART_BYTES) if kind == "parquet" else [(0, None)]
+    return [FilePart(path, kind, schema, limit, within) for within in stretches]
 
 
 class Rereading:
@@ -270,7 +261,7 @@ class WriteFragments:
                 raise changed(pick.part.path)
             content, sizes = block.content(pick.at)
             texts = [text for text in block.texts(pick.at[pick.fresh])[0] if text is not None]
-            contents.append(PairContent(content, texts))
+            contents.append(PairContent(content, utf8(texts)))
             records.append(record_index(pick.ids, pick.document_ids, sizes, pick.shape))
             documents.append({"id": pick.document_ids[pick.fresh], "size": lengths(texts)})
         put_pair(self.store, self.folder, contents, joined(documents), joined(records))

@@ -250,7 +250,12 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    lists = [field for field in schema if _is_vector(field.type)]
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [
+        field
+        for field in schema
+        if any(is_kind(field.type) for is_kind in is_list) and pa.types.is_floating(field.type.value_type)
+    ]
     named = [field for field in lists if field.name == "vector"]
     if len(lists) != 1 and len(named) != 1:
         raise InputError(
@@ -302,13 +307,6 @@ def _no_vector(path: Path, column: str, row: int) -> InputError:
         f"{path}: {column!r} is null in row {row}; expected a vector: embed that document, or leave out the row if the "
         "corpus no longer holds it"
     )
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(kind) for is_kind in lists) and pa.types.is_floating(kind.value_type)
 
 
 def _first(flags: pa.BooleanArray) -> int:
