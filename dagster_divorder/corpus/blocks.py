@@ -103,7 +103,7 @@ class BlockRecords:
             InputError: the text column is missing, or holds no strings.
         """
         if isinstance(self.block, LineBlock):
-            return parse_lines([self.block.lines[i] for i in at], self._shape.text_field)
+            return parse_lines([self.block.lines[i] for i in at.tolist()], self._shape.text_field)
         try:
             return parse_rows(self.block.rows.take(row_array(at)), self._shape.text_field)
         except InputError as error:
@@ -121,7 +121,7 @@ class BlockRecords:
     def content(self, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
         """Content of m sound records, Arrow (m,), and their sizes in bytes (for rows the mean), int64 (m,)."""
         if isinstance(self.block, LineBlock):
-            return _of_lines([self.block.lines[i] for i in at])
+            return _of_lines([self.block.lines[i] for i in at.tolist()])
         rows = self.block.rows.take(row_array(at))
         content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
         if self._shape.as_lines:

@@ -269,16 +269,18 @@ class Ingest:
         document_rows = self._documents.ids.find(new.document_ids[once.first])
         unseen = np.flatnonzero(document_rows < 0)
         fresh = once.first[unseen]
+        if not self._dry:
+            self._open.append(
+                new.content._replace(fresh=fresh.astype(np.int32))
+                if isinstance(new.content, Pick)
+                else PairContent(new.content, utf8([new.texts[at] for at in fresh.tolist()]))
+            )
         self._new_text_bytes += int(new.text_sizes[fresh].sum())
         document_rows[unseen] = self._documents.add(
             {"id": new.document_ids[fresh], "size": new.text_sizes[fresh]}
         )
         self._document_of.append(compact(document_rows[once.inverse]))
         rows = self._records.add(record_index(new.ids, new.document_ids, new.record_sizes, self._shape))
-        if isinstance(new.content, Pick):
-            self._open.append(new.content._replace(fresh=fresh.astype(np.int32)))
-        elif not self._dry:
-            self._open.append(PairContent(new.content, utf8([new.texts[at] for at in fresh])))
         if any(
             writer.open_rows >= FRAGMENT_ROWS or writer.open_bytes >= FRAGMENT_BYTES
             for writer in (self._records, self._documents)

@@ -127,8 +127,7 @@ def read_lines(
 
     Args:
         file: the plain file, open; by default it is opened.
-        prefix: the part of the file that is known; reading starts behind it. Grows by each whole line, once the lines
-            read with it are handed out.
+        prefix: the part of the file that is known; reading starts behind it, and it grows by each whole line.
         until: (first, last): only lines whose line feed lies in these bytes, the first of which begins at the end of
             `prefix`. The bytes behind their last line feed then come as an unterminated line.
 
@@ -168,8 +167,9 @@ def read_lines(
                 data = b"".join([*pieces, ended])
                 lines = data.split(b"\n")
                 pieces, size = [], 0
-                yield from _blocks(path, lines, prefix.lines, limit, opens=prefix.begin == prefix.lines == 0)
+                before = prefix.lines
                 prefix.end_lines(data, len(lines))
+                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
             pieces.append(rest)
             size += len(rest)
             if size > limit:
