@@ -26,9 +26,10 @@ BATCH, LENGTH = 4, 64
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Of a run with own ids, two epochs, and two records that are equal."""
+    """Of a run with own ids, two epochs, two records that are equal, and one without a source."""
     folder = tmp_path_factory.mktemp("forensics")
     records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(15))]
+    del records[7]["source"]
     write_jsonl(folder / "docs.jsonl", [*records, records[3]])
     made = Settings(
         input={"paths": [str(folder / "docs.jsonl")], "id_field": "id", "source_field": "source"},
@@ -68,7 +69,8 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
     assert rows == [[step, position, offset, start] for step, position, offset, _, start in every]
     names = [f"doc-{record if record < 60 else 3}" for *_, record, _ in every]
     assert table["id"].tolist() == names
-    assert set(table["source"]) == {"sea.example", "kitchen.example", "garden.example", "rail.example"}
+    sources = {"sea.example", "kitchen.example", "garden.example", "rail.example"}
+    assert set(table["source"].dropna()) == sources and table["source"].isna().any()
     assert (table["start"] + table["tokens"] <= table["document_tokens"]).all()
     assert table["first_words"][0].startswith(("sea", "kitchen", "garden", "rail"))
     # One step, one sequence, one document are parts of it.
@@ -165,6 +167,9 @@ def test_the_commands_show_it(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(where(settings, steps=[2, 3]))
     assert "doc-" in lines[1] and ".example, " in lines[1]
+    (step, *_) = where(settings, ids=["doc-7"]).step
+    assert main(["where", "--step", str(step)]) == 0, "one of its documents has no source"
+    capsys.readouterr()
     assert main(["cut", "--step", "2..3"]) == 0
     said = capsys.readouterr().out
     assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said
