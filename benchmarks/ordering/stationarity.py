@@ -20,10 +20,9 @@ from dagster_divorder.core.measure.stationarity import SHUFFLES, Orders, against
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 
 BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")
 TENTHS = ("sequences of one cluster", "parts of long documents")
@@ -32,7 +31,7 @@ AT_ONCE = 100
 
 
 def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:

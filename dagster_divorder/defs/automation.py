@@ -49,11 +49,11 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
         if dead := fail_dead_runs(context.instance, settings, runs, set(graph)):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        found = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
+        found = check_input(graph, settings, cursor, time.time(), lambda: run_in_progress(runs))
         if 0 < found.settling <= HELD_SECONDS:
             time.sleep(found.settling)
             runs = _our_runs(context, store)
-            found = check_input(settings, found.cursor, time.time(), lambda: run_in_progress(runs))
+            found = check_input(graph, settings, found.cursor, time.time(), lambda: run_in_progress(runs))
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
         if not found.start:

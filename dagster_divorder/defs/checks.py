@@ -38,7 +38,7 @@ def check_results(stage: Stage, settings: Settings, graph: Graph) -> list[dg.Ass
             description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
             metadata={figure.replace("_", " "): _shown(value) for figure, value in found.figures.items()},
         )
-        for name, found in run_checks(settings, graph, stage.name).items()
+        for name, found in run_checks(graph, settings, stage.name).items()
     ]
 
 

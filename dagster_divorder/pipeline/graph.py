@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
@@ -120,9 +119,3 @@ class Graph(Mapping[str, Stage]):
 def _follows(stage: Stage) -> bool:
     """Whether a result changes whenever what it is made from changes: a fit stays, and files may come out the same."""
     return isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
-
-
-def default_graph() -> Graph:
-    """The stages of this package."""
-    graph: Graph = importlib.import_module("dagster_divorder.stages").GRAPH
-    return graph

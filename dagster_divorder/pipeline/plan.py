@@ -2,7 +2,7 @@
 
 Every stage decides as in a run (`Stage.decide`), on the results that the stages before it would have. The input is
 read as a run reads it, and nothing is stored. Times are the seconds per new document as last measured; before a stage
-has run on a store they are rough, from `Stage.pace` of another machine (pipeline/estimate.py measures on this one).
+has run on a store they are rough, from `Stage.pace` of another machine (estimates/first_run.py measures on this one).
 `unless` names what only a run can tell: whether new documents lie too far from the centroids or leave the bins, and
 whether a result that is made again comes out unchanged, so that nothing else has to be made again.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
-from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision, Size
@@ -49,18 +49,17 @@ class Plan:
     disk: dict[str, int]
 
 
-def make_plan(settings: Settings, *stages: str, graph: Graph | None = None) -> Plan:
+def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     """Plan a run of some stages, by default of all that an output needs, on the store as it is.
 
     Raises:
         InputError: the input cannot be read, or too much of it would be refused.
     """
-    graph = graph or default_graph()
     store = store_of(settings.store).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:
         refuse_foreign_files(store, settings)
-    run = Run(settings, store, Silent(), graph, planning=True)
+    run = Run(settings, store, graph, Silent(), planning=True)
     check_settings(run, wanted)
     run.foreseen = dict.fromkeys(wanted)
     plans = tuple(_plan(run, stage) for stage in wanted)

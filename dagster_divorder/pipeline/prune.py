@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.graph import Graph, default_graph
+from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.merge import rewrite
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
@@ -41,12 +41,12 @@ class Pruned:
     documents: int
 
 
-def plan_prune(store: Store, graph: Graph | None = None) -> Pruned:
+def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
 
     Rows count with the mean size of their fragment, so bytes are an estimate where part of a fragment goes.
     """
-    needed = _needed(store, graph or default_graph())
+    needed = _needed(store, graph)
     freed: dict[str, int] = {}
     for name, size in store.files().items():
         if name not in needed:
@@ -71,7 +71,7 @@ def plan_prune(store: Store, graph: Graph | None = None) -> Pruned:
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
 
 
-def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Pruned:
+def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
     """Remove what nothing needs: with texts of deleted documents also what quotes them (`Stage.quotes`), which is names
     of clusters, examples, pictures, and the pages next to the output. Current clusters are named anew from the
     remaining documents; the next run makes the rest. (Only the tokenizer and the table of a bootstrap base model still
@@ -80,10 +80,9 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
     Results under other settings go, too; switching back computes them again. Only the documents held out under other
     settings stay held out, since another draw would hold out others.
     """
-    graph = graph or default_graph()
     store.clear_scratch()
     before = _sizes(store)
-    planned = plan_prune(store, graph)
+    planned = plan_prune(graph, store)
     receipt = load_receipt(store, "raw_docs")
     if receipt:
         rewrite(store, graph, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
@@ -92,7 +91,7 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
         for stage in quoting:
             _forget_quotes(store, stage)
         remove_beside(store)
-        with contextlib.closing(Run(settings, store, Silent(), graph)) as run:
+        with contextlib.closing(Run(settings, store, graph, Silent())) as run:
             _remake_fits(run, quoting)
     # Saved before files go, so that the state never names a file that is gone.
     save_state(store, _needed_state(store, graph))

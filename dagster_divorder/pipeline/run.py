@@ -23,7 +23,7 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
-from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
@@ -74,8 +74,8 @@ class Run(Reader):
 
     settings: Settings
     store: Store
+    graph: Graph
     progress: Progress = STANDARD_ERROR
-    graph: Graph = field(default_factory=default_graph)
     planning: bool = False
     foreseen: dict[str, Receipt | None] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
@@ -225,21 +225,6 @@ def _used_by_fragment(fragments: tuple[Fragment, ...], used: np.ndarray) -> dict
     return {fragment.name: int(count) for fragment, count in zip(fragments, counts, strict=True)}
 
 
-def run_stage(
-    stage: str, settings: Settings, progress: Progress | None = None, graph: Graph | None = None
-) -> Receipt:
-    """Run one stage, with its parts, on the stored results of the stages before it, and return its receipt.
-
-    Without new input nothing is computed. A second run on the same store waits for this one, or fails, as `store.wait`
-    says. If the stage meets a damaged file, that is made again with a note, if need be by the stages before it.
-
-    Raises:
-        DivOrderError: says what is wrong, what was expected and what to do.
-    """
-    graph = graph or default_graph()
-    return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
-
-
 class Receipts(AsTable, dict[str, Receipt]):
     """Receipts by stage, shown as a table by print and in a notebook."""
 
@@ -258,22 +243,18 @@ def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def run_all(
-    settings: Settings,
-    progress: Progress | None = None,
-    stages: Iterable[str] | None = None,
-    graph: Graph | None = None,
+def run_graph(
+    graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> Receipts:
-    """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
+    """Run stages of a graph in order, by default all that an output needs; see `dagster_divorder.stages.run_all`."""
     need_addresses()
-    graph = graph or default_graph()
     stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or STANDARD_ERROR
     # Settings that were built in Python have not been checked by loading.
     refuse_overlap(settings)
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
-        with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
+        with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
             store.clear_scratch()
             if mended := mend_state(store):
                 progress.note(mended)

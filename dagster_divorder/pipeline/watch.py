@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from dagster_divorder.corpus.file_states import FileState, KnownFiles, load_file_states
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
@@ -84,7 +84,7 @@ class _File(NamedTuple):
 
 
 def check_input(
-    settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]
+    graph: Graph, settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]
 ) -> Outcome:
     """Check the input once.
 
@@ -114,7 +114,7 @@ def check_input(
         cursor == Cursor()
         and not changes
         and not _changed_contents(files, read or [])
-        and _unfinished(settings) is None
+        and _unfinished(graph, settings) is None
     ):
         return Outcome(False, f"no change in {_count(files)} since the last run", answered)
     if state != cursor.noticed or now < cursor.since:
@@ -125,7 +125,7 @@ def check_input(
         wait = f"a run starts once the input has been still for {settings.advanced.settle_seconds:g} s"
         return Outcome(False, f"changed: {change}; {wait}", cursor, settling)
     changes = changes or _changed_contents(files, read or [])
-    unfinished = None if changes else _unfinished(settings)
+    unfinished = None if changes else _unfinished(graph, settings)
     if not changes and unfinished is None:
         return Outcome(
             False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
@@ -159,11 +159,11 @@ def _file_states(settings: Settings) -> list[FileState] | None:
         return []
 
 
-def _unfinished(settings: Settings) -> str | None:
+def _unfinished(graph: Graph, settings: Settings) -> str | None:
     """Why the output under these settings does not have all that was read last; None where it has."""
     try:
         store = store_of(settings.store).open(create=False)
-        if Run(settings, store).is_current(OUTPUT):
+        if Run(settings, store, graph).is_current(OUTPUT):
             return None
         if _output_is_of_last_run(store):
             return "the last run had other settings, or another version of DivOrder"

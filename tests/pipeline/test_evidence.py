@@ -20,13 +20,12 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.view.strategies import by_batches, conclusions
 from dagster_divorder.view.words import points
 from tests.conftest import topic_records, write_jsonl
@@ -51,7 +50,7 @@ def settings_of(corpus: Path, **sections: dict[str, Any]) -> Settings:
 
 
 def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -18,11 +18,10 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output.ordering_report import PAGE
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -70,7 +69,7 @@ def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
 
 
 def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
@@ -120,7 +119,7 @@ def test_the_check_is_about_the_targets(corpus: Path) -> None:
     batch = next(c for c in moving if c.window == "batch")
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
-    finding = run_checks(settings, stage="diversity_metrics")["order_beats_shuffling"]
+    finding = run_checks(GRAPH, settings, stage="diversity_metrics")["order_beats_shuffling"]
     assert "source is held against the mix that can be had of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:

@@ -69,8 +69,8 @@ def _write_exports(run: Run) -> Made:
         tokens = stored_tokens(run, load_base_model(run).directory, scratch)
         for name in run.settings.exports.formats:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
-        for name in _lacks_each(run):
-            _write(run, FORMATS[name], _rows(run, FORMATS[name], plan, order, tokens), order.size)
+        for lacking in _lacks_each(run):
+            _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)

@@ -1,6 +1,6 @@
 """Estimates of a first run: time per stage, memory and disk, here and on larger machines.
 
-The real stages run on a small part of the input (pipeline/calibration.py). Processor seconds of a stage have a fixed
+The real stages run on a small part of the input (estimates/calibration.py). Processor seconds of a stage have a fixed
 part and a part that grows with its amount of work (`Stage.amount`); a stage that was measured at one size only, such as
 a pinned fit, takes time in proportion to its amount. The ratio of wall time to processor seconds is taken as measured,
 which includes other work on the machine. Workers share a stage from some size on (`Stage.shared_from`). Memory is that
@@ -24,11 +24,11 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.calibration import PLAIN_BYTES, WHOLE_BYTES, Calibration, Sampled, calibrate
-from dagster_divorder.pipeline.graph import default_graph
+from dagster_divorder.estimates.calibration import PLAIN_BYTES, WHOLE_BYTES, Calibration, Sampled, calibrate
 from dagster_divorder.pipeline.stage import PerDocument, Size, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import megabytes
 
 BLOCKS_BYTES = 64 << 20
@@ -130,8 +130,7 @@ def make_estimate(
         DivOrderError: as a run.
     """
     begin = time.perf_counter()
-    graph = default_graph()
-    wanted = graph.needed(settings, *stages)
+    wanted = GRAPH.needed(settings, *stages)
     inputs = find_inputs(settings)
     excerpts = [draw(files, PLAIN_BYTES[-1] // len(inputs)) for files in inputs]
     total, stored = sum(excerpt.total for excerpt in excerpts), sum(excerpt.stored for excerpt in excerpts)
@@ -155,7 +154,7 @@ def make_estimate(
     last = calibration.plain[-1]
     corpus = last.size.times(total / sampled)
     workers = count_workers(settings.engine.workers)
-    rows = [_stage(graph[name], settings, calibration, corpus, workers) for name in wanted]
+    rows = [_stage(GRAPH[name], settings, calibration, corpus, workers) for name in wanted]
     sizes = [run.size.bytes for run in calibration.plain]
 
     def on_disk(values: Sequence[int]) -> int:

@@ -22,12 +22,11 @@ from dagster_divorder.engine.local import Worker
 from dagster_divorder.engine.memory import resident, with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.graph import Graph, default_graph
 from dagster_divorder.pipeline.prune import disk_use, prune
-from dagster_divorder.pipeline.run import run_all
 from dagster_divorder.pipeline.stage import Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.state import Receipt
@@ -95,12 +94,12 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
     Raises:
         DivOrderError: as a run.
     """
-    graph, plain = default_graph(), _shallow(settings)
+    plain = _shallow(settings)
     sampled = sum(excerpt.bytes for excerpt in excerpts)
     total = sum(excerpt.total for excerpt in excerpts)
-    wanted = [name for name in stages if graph[name].when(plain) and not _through_model(graph, plain, name)]
+    wanted = [name for name in stages if GRAPH[name].when(plain) and not _through_model(plain, name)]
     others = [name for name in stages if name not in wanted]
-    order = graph.needed(plain, *wanted)
+    order = GRAPH.needed(plain, *wanted)
     shares = [1.0]
     if total >= WHOLE_BYTES:
         shares = [min(share, size / sampled) for share, size in zip(SHARES, PLAIN_BYTES, strict=True)]
@@ -111,7 +110,7 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
             # The machine keeps compiled kernels, so a second first run has none to compile.
             start, runs[:1] = _in_a_process(plain, order, excerpts, shares[:1], folder / "again")
         few_settings = _few(settings)
-        needed = graph.needed(few_settings, *others)
+        needed = GRAPH.needed(few_settings, *others)
         shares = [min(1.0, size / sampled) for size in FEW_BYTES]
         few = []
         if others:
@@ -119,9 +118,9 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
     return Calibration(start, runs, few, plain, few_settings, sampled)
 
 
-def _through_model(graph: Graph, settings: Settings, stage: str) -> bool:
+def _through_model(settings: Settings, stage: str) -> bool:
     """Whether a stage, or one before it, runs a neural network."""
-    return any(NETWORKS in graph[name].kinds_under(settings) for name in graph.needed(settings, stage))
+    return any(NETWORKS in GRAPH[name].kinds_under(settings) for name in GRAPH.needed(settings, stage))
 
 
 def _shallow(settings: Settings) -> Settings:
@@ -204,7 +203,8 @@ def _in_a_process(
     begin, runs = time.perf_counter(), list[Sampled]()
     worker, on_sample = Worker({}), settings
     try:
-        worker(_loaded, 0)
+        # To call any function of this module, the process imports what a run imports.
+        worker(_shallow, settings)
         start = time.perf_counter() - begin
         for share in shares:
             on_sample = _on_sample(settings, excerpts, share, folder)
@@ -223,12 +223,6 @@ def _in_a_process(
     finally:
         worker.process.kill()
         worker.process.communicate()
-
-
-def _loaded(nothing: int) -> int:
-    """Called in a process, has it import what a run imports."""
-    default_graph()
-    return nothing
 
 
 def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampled:
@@ -256,7 +250,7 @@ def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampl
     store = store_of(settings.store)
     with store.lease(wait=False):
         # Results of the run before, on less input, do not count.
-        prune(settings, store.open())
+        prune(GRAPH, settings, store.open())
     read, tokens = receipts["raw_docs"].figures, receipts.get("token_counts")
     size = Size(
         documents=read["documents"],
