@@ -120,7 +120,7 @@ ALLOWED = {
         *("stages", "pipeline", "write", "corpus", "trainers", "engine", "models", "store", "view", "core")
     },
     "results.py": {"stages", "pipeline", "write", "corpus", "store", "view", "core"},
-    "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose.py"},
+    "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose"},
     "defs": {"defs", "pipeline", "write", "corpus", "engine", "store"},
 }
 
