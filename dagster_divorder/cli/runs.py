@@ -211,7 +211,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
-    from dagster_divorder.pipeline.run import row_of
+    from dagster_divorder.pipeline.run import stage_row, stages_table
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
@@ -243,7 +243,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
-    assets = {stage: of_stage for stage, of_stage in figures.items() if GRAPH[stage].asset}
+    stages = [stage_row(stage, of_stage) for stage, of_stage in figures.items() if GRAPH[stage].asset]
     if details:
         parts += [
             "",
@@ -251,9 +251,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             *figures["diversity_metrics"]["findings"],
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
-            TextTable(
-                [row_of(stage, of_stage) for stage, of_stage in assets.items()], "each stage, as it last ran"
-            ),
+            stages_table(stages, "each stage, as it last ran"),
         ]
     else:
         parts.append(
@@ -274,7 +272,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            "stages": [_stage_data(stage, of_stage) for stage, of_stage in assets.items()],
+            "stages": stages,
         },
     )
 
@@ -306,16 +304,6 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Mapping[str, Mapping[str
             "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
         )
     return figures
-
-
-def _stage_data(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "documents": figures["documents"],
-        "new": figures["new_documents"],
-        "reused": figures["reused_documents"],
-        "seconds": figures["seconds"],
-    }
 
 
 def _for_the_trainer(

@@ -230,17 +230,26 @@ class Receipts(AsTable, dict[str, Receipt]):
 
     @property
     def _as_table(self) -> TextTable:
-        return TextTable([row_of(stage, receipt.figures) for stage, receipt in self.items()])
+        return stages_table([stage_row(stage, receipt.figures) for stage, receipt in self.items()])
 
 
-def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
-    """A stage as it last ran, as a row of a table."""
-    counts = {"documents": "documents", "new": "new_documents", "reused": "reused_documents"}
-    return {
-        "stage": stage,
-        **{name: number(figures.get(figure)) for name, figure in counts.items()},
-        "seconds": fixed(figures.get("seconds")),
+def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage as it last ran: `stage`, numbers of `documents`, `new` and `reused` ones, and `seconds`."""
+    columns = {
+        "documents": "documents",
+        "new": "new_documents",
+        "reused": "reused_documents",
+        "seconds": "seconds",
     }
+    return {"stage": stage, **{name: figures.get(figure) for name, figure in columns.items()}}
+
+
+def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTable:
+    """Rows of `stage_row` as text."""
+    shown = {"documents": number, "new": number, "reused": number, "seconds": fixed}
+    return TextTable(
+        [{**row, **{name: show(row[name]) for name, show in shown.items()}} for row in rows], title
+    )
 
 
 def run_graph(
