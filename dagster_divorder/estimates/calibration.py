@@ -97,7 +97,12 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
     plain = _shallow(settings)
     sampled = sum(excerpt.bytes for excerpt in excerpts)
     total = sum(excerpt.total for excerpt in excerpts)
-    wanted = [name for name in stages if GRAPH[name].when(plain) and not _through_model(plain, name)]
+
+    def through_model(stage: str) -> bool:
+        """Whether a stage, or one before it, runs a neural network."""
+        return any(NETWORKS in GRAPH[name].kinds_under(plain) for name in GRAPH.needed(plain, stage))
+
+    wanted = [name for name in stages if GRAPH[name].when(plain) and not through_model(name)]
     others = [name for name in stages if name not in wanted]
     order = GRAPH.needed(plain, *wanted)
     shares = [1.0]
@@ -116,11 +121,6 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
         if others:
             few = _in_a_process(few_settings, needed, excerpts, shares, folder / "few", lenient=True)[1]
     return Calibration(start, runs, few, plain, few_settings, sampled)
-
-
-def _through_model(settings: Settings, stage: str) -> bool:
-    """Whether a stage, or one before it, runs a neural network."""
-    return any(NETWORKS in GRAPH[name].kinds_under(settings) for name in GRAPH.needed(settings, stage))
 
 
 def _shallow(settings: Settings) -> Settings:

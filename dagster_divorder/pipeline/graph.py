@@ -78,9 +78,10 @@ class Graph(Mapping[str, Stage]):
         }
         shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
-            shown_by[name] = (
-                set(reads).union(*(shown_by[read] for read in reads)) if _follows(self[name]) else set()
-            )
+            stage = self[name]
+            # A fit stays when what it was made from changes, and files may come out the same.
+            changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+            shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
         return {
             name: tuple(
                 read
@@ -114,8 +115,3 @@ class Graph(Mapping[str, Stage]):
         for name in self._stages:
             place(name)
         return tuple(order)
-
-
-def _follows(stage: Stage) -> bool:
-    """Whether a result changes whenever what it is made from changes: a fit stays, and files may come out the same."""
-    return isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)

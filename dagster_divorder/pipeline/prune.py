@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from dagster_divorder.engine.progress import Silent
@@ -46,11 +47,10 @@ def plan_prune(graph: Graph, store: Store) -> Pruned:
 
     Rows count with the mean size of their fragment, so bytes are an estimate where part of a fragment goes.
     """
-    needed = _needed(store, graph)
-    freed: dict[str, int] = {}
+    needed, freed = _needed(store, graph), Counter[str]()
     for name, size in store.files().items():
         if name not in needed:
-            freed[_part(name)] = freed.get(_part(name), 0) + size
+            freed[_part(name)] += size
     receipt = load_receipt(store, "raw_docs")
     # Counts documents of all fragments, also of those that no view has any more.
     deleted = sum(len(index["id"]) for _, index in Fragments(store, DOCUMENTS).indexes())
@@ -64,8 +64,7 @@ def plan_prune(graph: Graph, store: Store) -> Pruned:
             stored = store.stats(folder)
             for at, fragment in enumerate(fragments):
                 dead = 1 - used[start[at] : start[at + 1]].mean()
-                size = int(dead * stored[fragment.file].size)
-                freed[_part(folder)] = freed.get(_part(folder), 0) + size
+                freed[_part(folder)] += int(dead * stored[fragment.file].size)
             if folder == DOCUMENTS:
                 deleted -= int(used.sum())
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
@@ -81,7 +80,7 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
     settings stay held out, since another draw would hold out others.
     """
     store.clear_scratch()
-    before = _sizes(store)
+    before = disk_use(store)
     planned = plan_prune(graph, store)
     receipt = load_receipt(store, "raw_docs")
     if receipt:
@@ -98,8 +97,8 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
     keep_copy(store)
     needed = _needed(store, graph)
     store.delete(*(name for name in store.files() if name not in needed))
-    after = _sizes(store)
-    freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
+    after = disk_use(store)
+    freed = {part: size - after.get(part, 0) for part, size in before.items()}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
 
 
@@ -136,8 +135,11 @@ def _remake_fits(run: Run, stages: list[Stage]) -> None:
 
 
 def disk_use(store: Store) -> dict[str, int]:
-    """Bytes by part of the store."""
-    return dict(sorted(_sizes(store).items()))
+    """Bytes by part of the store, sorted."""
+    sizes = Counter[str]()
+    for name, size in store.files().items():
+        sizes[_part(name)] += size
+    return dict(sorted(sizes.items()))
 
 
 def _needed_state(store: Store, graph: Graph) -> State:
@@ -195,10 +197,3 @@ def _needed_by_view(store: Store, graph: Graph, receipts: dict[str, Receipt]) ->
 def _part(name: str) -> str:
     top, _, rest = name.partition("/")
     return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
-
-
-def _sizes(store: Store) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name, size in store.files().items():
-        sizes[_part(name)] = sizes.get(_part(name), 0) + size
-    return sizes

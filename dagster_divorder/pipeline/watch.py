@@ -96,7 +96,7 @@ def check_input(
         files = _stat_all(settings)
     except InputError as error:
         return Outcome(False, f"{error}. A run starts once there is input.", replace(cursor, seen=_UNUSABLE))
-    state = _state_of(files)
+    state = xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
     if state == cursor.seen:
         return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
@@ -142,10 +142,6 @@ def _stat_all(settings: Settings) -> list[_File]:
             raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
         files.append(_File(path, int(known_by[0]), known_by))
     return files
-
-
-def _state_of(files: Sequence[_File]) -> str:
-    return xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
 
 
 def _file_states(settings: Settings) -> list[FileState] | None:
