@@ -51,15 +51,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def left(settings: Settings) -> Run:
-    return open_run(settings)
-
-
 @pytest.fixture(params=[False, True], ids=["documents", "documents with an end-of-text token"])
 def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[str, Feature]]:
     settings = settings_of(corpus, packing={"end_of_text": request.param})
     run_all(settings, Silent())
-    run = left(settings)
+    run = open_run(settings)
     traits = load_traits(run)
     sample = stationarity.load_sample(run, traits)
     return run, {feature.name: feature for feature in stationarity.features(run, traits, sample)}
@@ -128,7 +124,7 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
 def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(corpus, sequence={"length": 16, "batch": 2})
     run_all(settings, Silent())
-    run = left(settings)
+    run = open_run(settings)
     packed, order = load_packed(run), load_sequence_order(run)[0]
     monkeypatch.setattr(stationarity, "SEQUENCES", 60)
     sample = stationarity.load_sample(run, load_traits(run))
@@ -161,7 +157,7 @@ def test_it_is_measured_once_whatever_evidence_comes_later(corpus: Path, tmp_pat
     for stage in ("diversity_metrics", "stationarity"):
         assert (later[stage].version, later[stage].files) == (first[stage].version, first[stage].files)
         assert later[stage].figures["new_documents"] == 0
-    names = {of.feature for of in load_stationarity(left(settings)).features}
+    names = {of.feature for of in load_stationarity(open_run(settings)).features}
     assert "external vectors" in names and "shallow vectors" not in names
     assert later["curated_output"].figures["written"] is False
 

@@ -16,7 +16,6 @@ from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.order.trait_targets import warnings_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
@@ -65,17 +64,13 @@ def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
     noted = Noted()
     run_all(settings, noted, GRAPH.needed(settings, "curated_output", "ordering_report"))
-    return load_metrics(left(settings)), noted.said
-
-
-def left(settings: Settings) -> Run:
-    return open_run(settings)
+    return load_metrics(open_run(settings)), noted.said
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, said = made(settings)
-    traits = load_traits(left(settings))
+    traits = load_traits(open_run(settings))
     codes, names = traits.codes["source"], traits.names["source"]
     own = traits.tokens[codes == names.index(SEA)].sum() / traits.tokens.sum()
     for name in ("curated", "sequences"):
@@ -111,7 +106,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
 def test_the_check_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = load_verdict(left(settings)).sequences
+    found = load_verdict(open_run(settings)).sequences
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]
