@@ -64,11 +64,14 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
     return Settings(**{**defaults, **sections})
 
 
+def ran(settings: Settings, *stages: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, *(stages or ("training_evidence",))))
+    return open_run(settings)
+
+
 def planned(settings: Settings, *more: str) -> Run:
     """A run whose store holds what trainings read, and none has run."""
-    stages = GRAPH["training_evidence"].reads_under(settings)
-    run_all(settings, Silent(), GRAPH.needed(settings, *stages, *more))
-    return open_run(settings)
+    return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
 
 
 @pytest.fixture(scope="module")
