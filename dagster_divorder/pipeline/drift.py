@@ -26,8 +26,8 @@ def documents_left(run: Run, receipt: Receipt) -> float:
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
     """Says if the corpus has hardly any of the fit's documents."""
-    left = left_share(fitted.sketch, run.corpus.ids())
-    return f"{left:.0%} of the documents that it was made on are left" if left < MIN_SHARE_LEFT else None
+    share = left_share(fitted.sketch, run.corpus.ids())
+    return f"{share:.0%} of the documents that it was made on are left" if share < MIN_SHARE_LEFT else None
 
 
 def has_doubled(run: Run, fitted: Fitted) -> str | None:

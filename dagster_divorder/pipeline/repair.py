@@ -16,18 +16,18 @@ from dagster_divorder.store.state import drop_receipt
 def discard(store: Store, name: str, stages: Container[str]) -> str | None:
     """Remove a damaged file, and files of no use without it; the name of the stage that makes it again. Where no stage
     does, nothing is removed: None."""
-    top, *parts = name.split("/")
+    top, *below = name.split("/")
     stage: str | None = None
-    if top == "stages" or (top == STATE and parts):
-        stage = parts[0]
+    if top == "stages" or (top == STATE and below):
+        stage = below[0]
     elif top in ("documents", "records", "views", "readings", "rejects", "schemas"):
         stage = "raw_docs"
     if stage is None or stage not in stages:
         return None
     if top in ("documents", "records"):
         # Content and index are of use only together.
-        folder = top if top == "documents" else f"{top}/{parts[0]}"
-        Fragments(store, folder).delete(parts[-1].split(".", 1)[0])
+        folder = top if top == "documents" else f"{top}/{below[0]}"
+        Fragments(store, folder).delete(below[-1].split(".", 1)[0])
     if top != STATE:
         store.delete(name)
     if top == STATE or stage == "raw_docs":

@@ -90,7 +90,7 @@ class Run(Reader):
 
     @property
     def engine(self) -> Engine:
-        """Runs functions over many items. Opened when it is first needed; whoever made the run closes it."""
+        """Runs functions over many items. Opened when it is first needed; `close` closes it."""
         if self._engine is None:
             self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine

@@ -64,10 +64,10 @@ TEXT_OF_A_WORKER = 2 * WORKER_BYTES
 """Bytes of text that take about WORKER_BYTES when they are stored, compressed."""
 
 
-def content_hash(*parts: Any) -> str:
+def content_hash(*values: Any) -> str:
     """Hash of JSON-ready values, 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(
-        orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
+        orjson.dumps(values, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
     )
 
 
@@ -240,7 +240,7 @@ class Stage(ABC):
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return versions(run, *self.reads_under(run.settings))
 
-    def receipt(self, run: Run, key: str, version: str, **parts: Any) -> Receipt:
+    def receipt(self, run: Run, key: str, version: str, **content: Any) -> Receipt:
         """A receipt of this stage, with the current results as its upstream."""
         return Receipt(
             stage=self.name,
@@ -250,7 +250,7 @@ class Stage(ABC):
             # Receipts of a plan are not kept, and some stages that are read may be unknown in a plan.
             upstream={} if run.planning else versions(run, *self.reads_under(run.settings)),
             settings=given_settings(run.settings),
-            **parts,
+            **content,
         )
 
     @abstractmethod

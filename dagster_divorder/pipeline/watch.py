@@ -170,14 +170,14 @@ def _unfinished(graph: Graph, settings: Settings) -> str | None:
 
 def _output_is_of_last_run(store: Store) -> bool:
     """Whether the output was made from the current results of the stages before it, whatever the settings."""
-    seen, waiting = set[str](), [(OUTPUT, "")]
+    visited, waiting = set[str](), [(OUTPUT, "")]
     while waiting:
         stage, version = waiting.pop()
         receipt = load_receipt(store, stage)
         if receipt is None or version not in ("", receipt.version):
             return False
-        if stage not in seen:
-            seen.add(stage)
+        if stage not in visited:
+            visited.add(stage)
             waiting += receipt.upstream.items()
     return True
 

@@ -129,14 +129,14 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
-    fields, own = load_fields(run, *{trait}.difference(BUILT_IN)), None
+    fields, bins = load_fields(run, *{trait}.difference(BUILT_IN)), None
     if trait not in BUILT_IN:
         # `bin_edges` cannot serve here: its lengths are in tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
             edges = column_codes(column, bins=bins_of(run.settings, trait)).edges
-        own = {trait: edges} if number and edges is not None else {}
-    codes, names = trait_codes(run, trait, fields, own)
+        bins = {trait: edges} if number and edges is not None else {}
+    codes, names = trait_codes(run, trait, fields, bins)
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
 
 
@@ -193,9 +193,9 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
 
 
-def _too_large(what: str, size: int, remedy: str) -> InputError:
+def _too_large(subject: str, size: int, remedy: str) -> InputError:
     return InputError(
-        f"{what} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
+        f"{subject} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
         f"{remedy}"
     )
 

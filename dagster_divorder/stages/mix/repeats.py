@@ -140,11 +140,11 @@ def _plan_repeats(run: Run) -> Made:
             f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
         )
     if plan.normalised:
-        given = ", ".join(
+        shares = ", ".join(
             f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
         )
         run.progress.note(
-            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
+            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {shares}"
         )
     times = np.zeros(len(traits.tokens), np.int32)
     values = [

@@ -239,8 +239,8 @@ def planned_shape(run: Run, trainer: Trainer) -> Shape:
         layout=_layout(settings, format),
     )
     if format.epochs == "copies":
-        each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
-        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each))
+        rows = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
+        files = tuple(min(rows, shape.rows - first) for first in range(0, shape.rows, rows))
         shape = replace(shape, files=files)
     return shape
 
