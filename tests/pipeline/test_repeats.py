@@ -15,7 +15,7 @@ import pytest
 
 from dagster_divorder import load_results, run_all, where
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
@@ -285,13 +285,8 @@ def test_shares_that_do_not_sum_to_one_are_taken_in_proportion_and_said(
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
     notes: list[str] = []
-
-    class Noted(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
     settings = make_settings(mixing={"weights": {"sea.example": 3.0, "rail.example": 1.0}})
-    run_all(settings, Noted())
+    run_all(settings, Log(notes.append))
     assert [note for note in notes if "mixing.weights" in note and "sea.example 0.75" in note]
 
 

@@ -14,7 +14,7 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.order.trait_targets import warnings_of
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -25,16 +25,6 @@ from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
 SEA = "sea.example"
-
-
-class Noted(Silent):
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
 
 
 def settings_of(folder: Path, asked: tuple[float, float], **sections: Any) -> Settings:
@@ -62,9 +52,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
-    noted = Noted()
-    run_all(settings, noted, GRAPH.needed(settings, "curated_output", "ordering_report"))
-    return load_metrics(open_run(settings)), noted.said
+    notes: list[str] = []
+    run_all(settings, Log(notes.append), GRAPH.needed(settings, "curated_output", "ordering_report"))
+    return load_metrics(open_run(settings)), notes
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
@@ -98,9 +88,9 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     told = manifest["diversity"]["sequences"]
     assert told["targets"]["source"]["unmet"][0]["mean_asked"] == pytest.approx(0.6)
     assert {"seam", "trait_errors"} <= set(told) and "curves" not in told
-    again = Noted()
-    run_all(settings, again)
-    assert warning in again.said
+    again: list[str] = []
+    run_all(settings, Log(again.append))
+    assert warning in again
 
 
 def test_the_check_is_about_the_targets(corpus: Path) -> None:
