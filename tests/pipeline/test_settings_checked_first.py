@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.conftest import topic_records, write_jsonl
 MIX = {"progress": (0.0, 1.0), "sea.example": (0.1, 0.4)}
 
 
-@pytest.mark.parametrize("command", [make_plan, lambda settings: run_all(settings, Silent())])
+@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())])
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
