@@ -194,8 +194,11 @@ class Stage(ABC):
     """Libraries and formats of the result, such as `faiss`; Dagster shows icons of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    """Stages whose results it shows if they exist; in Dagster it comes after them."""
+    evidence: str = ""
+    """What the report shows of the result if it exists, in words. A stage with such words is evidence: the report,
+    `divorder report --all` and the jobs `explore` and `report` find it by them."""
+    shows_evidence: bool = False
+    """Whether it shows the evidence that exists; in Dagster it comes after all evidence."""
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
@@ -508,7 +511,8 @@ class PinnedFit(Stage):
 
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
-        facts = {**self.facts(run, fitted), "checked": run.corpus.version, "reason": result.facts["reason"]}
+        # The result's own facts: `documents` that it was made on, and the `reason`.
+        facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
         return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:

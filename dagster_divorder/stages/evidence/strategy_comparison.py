@@ -114,6 +114,7 @@ STRATEGY_COMPARISON = WholeCorpus(
     kinds={"numpy", "numba"},
     description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
     "seconds and memory in one table.",
+    evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,
     # No `content`: the key decides all but the costs, so it makes the version.
