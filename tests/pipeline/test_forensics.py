@@ -14,11 +14,10 @@ from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 BATCH, LENGTH = 4, 64
@@ -47,7 +46,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 def read_slowly(settings: Settings) -> list[tuple[int, int, int, int, int]]:
     """(step, sequence, offset, record, first token of it) of every run of tokens, in the order of training."""
-    run, found = Run(settings, LocalStore(settings.store.path)), []
+    run, found = open_run(settings), []
     packed = load_packed(run)
     for position, sequence in enumerate(load_sequence_order(run).reshape(-1).tolist()):
         offset = 0
@@ -145,12 +144,12 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
     after = read_slowly(planned)
     frozen = [row for row in before if row[0] < 3]
     assert after[: len(frozen)] == frozen
-    epoch = load_sequence_order(Run(planned, LocalStore(planned.store.path))).shape[1]
+    epoch = load_sequence_order(open_run(planned)).shape[1]
     gone |= {3, 60} if gone & {3, 60} else set()
     later = {record for _, position, _, record, _ in after[len(frozen) :] if position < epoch}
     assert not later & gone
     assert later | gone | {record for *_, record, _ in frozen} == set(range(61))
-    found = run_checks(planned, stage="packed_sequences")["no_token_lost"]
+    found = run_checks(GRAPH, planned, stage="packed_sequences")["no_token_lost"]
     assert found.passed and "but for those of" in found.text
     # Cut again: what was cut stays so.
     assert set(cut(planned, ids=["doc-2"], resume_at=5).order.cut) == {*planned.order.cut, "doc-2"}
