@@ -129,7 +129,7 @@ def test_two_embeddings_of_equal_standing_are_ambiguous(make_checkpoint):
 def test_more_token_ids_than_rows_are_refused(make_checkpoint):
     directory = make_checkpoint({"wte.weight": TABLE})
     assert len(embedding_table(directory, vocabulary=7).weights) == 7
-    with pytest.raises(InputError, match=r"ids up to 7 and its embedding wte.weight only 7 rows"):
+    with pytest.raises(InputError, match=r"ids up to 7 and the model's embedding has only 7 rows"):
         embedding_table(directory, vocabulary=8)
 
 

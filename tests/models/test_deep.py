@@ -313,7 +313,7 @@ def test_a_model_that_cannot_be_used_says_why(
     with pytest.raises(InputError, match=r"lacks 18 of 38 weights of LlamaModel .*layers.2"):
         folder = changed("llama", {"config.json": {"num_hidden_layers": 4}})
         load(folder, read_spec(folder))
-    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+    with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
         load(checkpoints("llama"), read_spec(checkpoints("llama")), vocabulary=700)
     (tmp_path / "bert").mkdir()
     with pytest.raises(InputError, match=r"has no config.json; expected a Hugging Face checkpoint"):

@@ -343,7 +343,7 @@ def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: P
         InputError, match=r"gradients.dims is 10,000 and the last 1 blocks .* have 9,280 parameters"
     ):
         describe(checkpoints("llama"), layers=1, dims=10_000, setting="deep.model")
-    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+    with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
         opened(checkpoints("llama"), vocabulary=700)
     save_tokenizer(save_model(tmp_path / "untied", "llama"))
     with pytest.raises(InputError, match=r"lacks 1 of 21 weights of LlamaForCausalLM .*lm_head"):
