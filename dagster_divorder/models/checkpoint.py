@@ -290,7 +290,7 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
     try:
         with safe_open(path, "numpy") as file:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            return {key: (part.get_dtype(), part.get_shape()) for key, part in slices.items()}
+            return {key: (tensor.get_dtype(), tensor.get_shape()) for key, tensor in slices.items()}
     except SafetensorError as error:
         raise InputError(
             f"{path} is not a whole safetensors file: {error}; fetch or save it again"

@@ -292,5 +292,5 @@ def _curve(losses: list[tuple[int, float]]) -> list[list[float]]:
     """At most CURVE_POINTS points: tokens so far, mean loss since the previous point."""
     if not losses:
         return []
-    parts = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
-    return [[int(part[-1, 0]), round(float(part[:, 1].mean()), 5)] for part in parts]
+    points = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
+    return [[int(point[-1, 0]), round(float(point[:, 1].mean()), 5)] for point in points]

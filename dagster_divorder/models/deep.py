@@ -140,8 +140,8 @@ def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: i
     import torch
 
     config = load_config(directory)
-    for part in (config, config.get_text_config()):
-        part.use_cache = False
+    for level in (config, config.get_text_config()):
+        level.use_cache = False
     options: dict[str, Any] = {"config": config, "dtype": getattr(torch, spec.dtype)}
     if processes > 1:
         from transformers.distributed import DistributedConfig

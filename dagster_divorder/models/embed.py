@@ -231,8 +231,7 @@ class _ForwardPasses:
                         todo.appendleft((begin, end))
                         continue
                     window = int(rows[0])
-                    whole = int(self.begin[window]), int(self.length[window])
-                    vectors = self._in_parts(window, *whole)[None]
+                    vectors = self._in_parts(window, int(self.begin[window]), int(self.length[window]))[None]
                 batches.append((rows, vectors))
                 self.advance(int(self.length[rows].sum()))
         pooled = np.empty((len(order), self.model.dims), dtype=np.float32)

@@ -44,18 +44,20 @@ def tokenizer_files(
     Raises:
         InputError: a file that is no JSON.
     """
-    own = {name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()}
+    own_files = {
+        name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
+    }
     content = read_object(directory / TOKENIZER)
     if content["model"].get("dropout"):
         content["model"]["dropout"] = None
-        own[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
+        own_files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
     compared = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
     ids, lengths = encoder.encode(compared)
-    expected = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    why = _difference(own, compared, expected, special)
+    expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
+    why = _difference(own_files, compared, expected, special)
     if not why:
-        return own, ""
-    files = _of_plain_class(directory, own)
+        return own_files, ""
+    files = _of_plain_class(directory, own_files)
     if _difference(files, compared, expected, special):
         return (
             {},
@@ -67,15 +69,17 @@ def tokenizer_files(
     )
 
 
-def _of_plain_class(directory: Path, own: Mapping[str, bytes]) -> dict[str, bytes]:
+def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files with a tokenizer_config.json whose class runs tokenizer.json as it is."""
-    old = read_object(directory / CONFIG) if CONFIG in own else {}
+    old = read_object(directory / CONFIG) if CONFIG in own_files else {}
     tokens = load_reference(directory).get_vocab(with_added_tokens=True)
     specials = named_specials(directory, (*SPECIALS, "unk", "sep", "cls", "mask")).values()
     config = {"tokenizer_class": PLAIN_CLASS, **{key: old[key] for key in KEPT if key in old}}
     config |= {name.key: name.value for names in specials for name in names[:1] if name.value in tokens}
     data = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    return {name: file for name, file in own.items() if name != SPECIAL_TOKENS} | {CONFIG: data.encode()}
+    return {name: file for name, file in own_files.items() if name != SPECIAL_TOKENS} | {
+        CONFIG: data.encode()
+    }
 
 
 def _difference(
@@ -91,12 +95,12 @@ def _difference(
             (Path(folder) / name).write_bytes(data)
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            given = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return f"{type(error).__name__}: {first_line(error)}"
-    for text, ids, wanted in zip(texts, given, expected, strict=True):
+    for text, ids, wanted in zip(texts, encoded, expected, strict=True):
         if ids != wanted:
             return f"{type(tokenizer).__name__} makes {len(ids)} tokens of {text[:40]!r}, not {len(wanted)}"
     for name, number in special.items():

@@ -44,8 +44,8 @@ def parameters_of(model: GradientModel) -> int:
 
 def block_counts(model: GradientModel, own: int) -> list[int]:
     """Numbers of last blocks to compare: powers of 2, all blocks, and the model's `own` number."""
-    every = len(blocks_of(model.module))
-    return sorted({own, every, *(2**power for power in range(every.bit_length()))})
+    count = len(blocks_of(model.module))
+    return sorted({own, count, *(2**power for power in range(count.bit_length()))})
 
 
 def proxy_cosines(

@@ -163,8 +163,8 @@ def blocks_of(module: Any) -> Any:
     import torch
 
     count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
-    lists = (part for part in module.base_model.modules() if isinstance(part, torch.nn.ModuleList))
-    return next((part for part in lists if len(part) == count), None)
+    lists = (each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
+    return next((blocks for blocks in lists if len(blocks) == count), None)
 
 
 def last_blocks(module: Any, layers: int) -> Proxy:
@@ -172,10 +172,10 @@ def last_blocks(module: Any, layers: int) -> Proxy:
     included: dict[str, int] = {}
     left_out: dict[str, int] = {}
     for name, layer in _last_layers(module, layers):
-        own = dict(layer.named_parameters(recurse=False))
-        scales = not any(layer.children()) and all(each.ndim == 1 for each in own.values())
+        parameters = dict(layer.named_parameters(recurse=False))
+        scales = not any(layer.children()) and all(each.ndim == 1 for each in parameters.values())
         sizes = included if _is_linear(layer) or scales else left_out
-        sizes |= {f"{name}.{parameter}": each.numel() for parameter, each in own.items()}
+        sizes |= {f"{name}.{parameter}": each.numel() for parameter, each in parameters.items()}
     return Proxy(included, left_out)
 
 

@@ -40,8 +40,8 @@ NO_LIMIT = 8192
 """Tokens of a window of a model without a limit, such as one with relative positions or a state space."""
 UNLIMITED = 1 << 31
 """A tokenizer without a limit gives a number above this."""
-LAYERS = 4096
-"""Most layers of a configuration: the deepest models have some hundreds, so more are a mistake."""
+MOST_LAYERS = 4096
+"""Of a configuration: the deepest models have some hundreds of layers, so more are a mistake."""
 NUMBERS_A_BYTE, SMALL = 16, 1 << 26
 """Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
 (quantised weights pack up to 8), and SMALL besides."""
@@ -259,16 +259,16 @@ def load_config(directory: Path) -> Any:
             # Each layer takes milliseconds to build, even without weights.
             layers = [
                 value
-                for part in (config, config.get_text_config())
-                for name, value in part.to_dict().items()
+                for level in (config, config.get_text_config())
+                for name, value in level.to_dict().items()
                 if "layer" in name and isinstance(value, int)
             ]
         except Exception as error:
             raise unusable(directory, error) from error
-    if max(layers, default=0) > LAYERS:
+    if max(layers, default=0) > MOST_LAYERS:
         raise InputError(
-            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {LAYERS:,} at most: fetch or save "
-            "the model again"
+            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {MOST_LAYERS:,} at most: fetch or "
+            "save the model again"
         )
     return config
 

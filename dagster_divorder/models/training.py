@@ -338,8 +338,8 @@ class _Loop:
             done = step + 1
             for tenth, end in enumerate(tenths):
                 if done == end:
-                    few = min(REMEMBERED, max(4, epoch * task.batch // 50))
-                    trained.remembered[tenth] = self._remembered(tenths[0] * task.batch, few)
+                    count = min(REMEMBERED, max(4, epoch * task.batch // 50))
+                    trained.remembered[tenth] = self._remembered(tenths[0] * task.batch, count)
             if done == epoch:
                 trained.noise[:] = self._noise(epoch, noisy_batches(epoch))
             if done % epoch == 0 and done // epoch <= task.epochs:
@@ -355,8 +355,8 @@ class _Loop:
         self.optimiser.zero_grad()
         counted = int((labels != self.ignored).sum())
         total = 0.0
-        for part in self._micro_batches(len(labels)):
-            loss = self._sum(*self._classes(inputs, labels, part)) / max(1, counted)
+        for rows in self._micro_batches(len(labels)):
+            loss = self._sum(*self._classes(inputs, labels, rows)) / max(1, counted)
             loss.backward()
             total += float(loss.detach())
         return total
@@ -368,13 +368,13 @@ class _Loop:
         return (slice(at, at + max(1, most)) for at in range(0, rows, max(1, most)))
 
     def _classes(
-        self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, part: slice
+        self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, rows: slice
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(classes of the input, classes to predict, positions if attention stops at documents) of a micro-batch."""
         device = self.task.device
-        ids, next_ids = inputs["input"][part].to(device).long(), labels[part].to(device)
+        ids, next_ids = inputs["input"][rows].to(device).long(), labels[rows].to(device)
         targets = self.classes[next_ids.clamp(min=0)].masked_fill(next_ids == self.ignored, self.ignored)
-        positions = inputs["positions"][part].to(device) if self.task.attend_within_documents else None
+        positions = inputs["positions"][rows].to(device) if self.task.attend_within_documents else None
         return self.classes[ids], targets, positions
 
     def _sum(
@@ -401,8 +401,8 @@ class _Loop:
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
         total, counted = 0.0, int((heldout[0, :, 1:] >= 0).sum())
         with torch.no_grad():
-            for part in self._micro_batches(heldout.shape[1]):
-                classes, places = torch.from_numpy(heldout[:, part].astype(np.int64)).to(self.task.device)
+            for rows in self._micro_batches(heldout.shape[1]):
+                classes, places = torch.from_numpy(heldout[:, rows].astype(np.int64)).to(self.task.device)
                 targets = classes[:, 1:].masked_fill(classes[:, 1:] < 0, self.ignored)
                 positions = places[:, :-1] if self.task.attend_within_documents else None
                 total += float(self._sum(classes[:, :-1].clamp(min=0), targets, positions))
@@ -415,8 +415,8 @@ class _Loop:
         inputs, labels = self.stream.dataset.__getitems__(_evenly(rows, count))
         total, counted = 0.0, int((labels != self.ignored).sum())
         with torch.no_grad():
-            for part in self._micro_batches(len(labels)):
-                total += float(self._sum(*self._classes(inputs, labels, part)))
+            for rows in self._micro_batches(len(labels)):
+                total += float(self._sum(*self._classes(inputs, labels, rows)))
         return total / max(1, counted)
 
     def _noise(self, steps: int, count: int) -> tuple[float, float]:
@@ -501,5 +501,4 @@ def _dtype(device: str) -> Any:
 
 def learning_rates(model: str, given: Sequence[float]) -> tuple[float, ...]:
     """The given rates, or the preset's own; 1e-3 for a directory."""
-    own = PRESETS[model].learning_rate if model in PRESETS else 1e-3
-    return tuple(given) or (own,)
+    return tuple(given) or (PRESETS[model].learning_rate if model in PRESETS else 1e-3,)

@@ -198,7 +198,9 @@ class _Reader:
         """(predicted tokens of each text, int64 (n,); the sum of their losses in nats, float64 (n,))."""
         ids, lengths = self.encoder.encode(texts)
         starts = np.cumsum(lengths) - lengths
-        ids = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(np.int64)
+        tokens = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(
+            np.int64
+        )
         lengths = lengths + len(self.before)
         begins = np.cumsum(lengths) - lengths
         # A window has the tokens that it predicts; one more stands before them.
@@ -210,7 +212,7 @@ class _Reader:
         while at < len(order):
             end = batch_end(sizes, at, self.batch_tokens)
             losses[order[at:end]] = self._losses(
-                [ids[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
+                [tokens[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
             )
             at = end
         return np.maximum(lengths - 1, 0), np.bincount(windows.document, losses, len(texts)).astype(

@@ -180,11 +180,6 @@ def test_fingerprints_follow_content_alone(make_checkpoint):
     assert tokenizer_fingerprint(one) != tokenizer_fingerprint(same)
 
 
-def test_a_directory_is_used_as_it_is(make_checkpoint):
-    directory = make_checkpoint({"wte.weight": TABLE})
-    assert locate(str(directory)) == directory
-
-
 def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
     directory = make_checkpoint({"wte.weight": TABLE})
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
