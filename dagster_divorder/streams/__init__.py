@@ -33,8 +33,7 @@ def balance(
     >>> "".join(balance({"web": "w" * 12, "code": "c" * 9}, target={"web": 0.75, "code": 0.25}))
     'wcwwwcwwwcwwwcww'
 
-    stream: any iterable; one that can be read again gives a new epoch with each `iter`. Or a mapping from names to such
-        streams.
+    stream: any iterable, which each `iter` reads again if it can be; or a mapping from names to such streams.
     by: the traits that are balanced: a field, several, or a mapping from fields to weights above 0, to functions of an
         example, or to pairs (function, weight). Nested fields are named with dots, such as "meta.source". Values are
         labels (text, whole numbers, booleans; None and NaN are one label), or lists of labels, which share the

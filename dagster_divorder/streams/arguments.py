@@ -125,11 +125,7 @@ def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
 
 
 def shares_of(trait: str, shares: Any) -> dict[str, float]:
-    """The shares of a trait's values by label, checked, and scaled to sum to 1.
-
-    Raises:
-        InputError: they are no mapping, negative, or sum to another number than 1.
-    """
+    """The shares of a trait's values by label, scaled to sum to 1 exactly. InputError if they are no shares."""
     if not isinstance(shares, Mapping) or not shares:
         raise InputError(f"the target of {trait!r} is {shares!r}; expected a share for each value")
     for value, share in shares.items():
@@ -144,11 +140,7 @@ def shares_of(trait: str, shares: Any) -> dict[str, float]:
 
 
 def of_manifest(path: Path) -> dict[str, dict[str, float]]:
-    """The shares of a run's mix, by trait, from its curated_meta.json.
-
-    Raises:
-        InputError: the file cannot be read, or has no shares.
-    """
+    """The shares of a run's mix, by trait, from its curated_meta.json. InputError if it has none."""
     try:
         mixing = json.loads(path.read_bytes()).get("mixing")
     except (OSError, ValueError, AttributeError) as error:

@@ -99,11 +99,7 @@ class Values:
 
 
 def label_of(name: str, value: Any) -> str:
-    """A value as text; None and NaN are one value of their own.
-
-    Raises:
-        InputError: it is no label.
-    """
+    """A value as text; None and NaN are one value of their own. InputError if it is no label."""
     if isinstance(value, str):
         return value
     if value is None:

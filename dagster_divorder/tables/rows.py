@@ -60,9 +60,9 @@ class Rows:
         Raises:
             InputError: a table of shares cannot be used, or names a column of lists.
         """
-        if not tables:
-            return None
         try:
+            if not tables:
+                return None
             tables = {
                 name: {value: tuple(map(float, shares)) for value, shares in table.items()}
                 for name, table in tables.items()
