@@ -5,7 +5,7 @@ Guarantee: vectors are what transformers and sentence-transformers compute for t
 safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint that lacks weights is
 refused if hidden states depend on them; no weight is filled at random.
 Cost: on a CPU, weights in the checkpoint's own dtype stay mapped files.
-Source: transformers (AutoModel; sdpa attention where a model has it).
+Source: transformers (AutoModel; sdpa attention if a model has it).
 Known weakness: padding and batch mates change the last bits of a vector: 1e-6 in float32, 1e-2 in bfloat16.
 """
 

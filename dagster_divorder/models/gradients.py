@@ -168,7 +168,7 @@ def blocks_of(module: Any) -> Any:
 
 
 def last_blocks(module: Any, layers: int) -> Proxy:
-    """The parameters of a model's last `layers` blocks, which it has at least."""
+    """The parameters of a model's last `layers` blocks."""
     included: dict[str, int] = {}
     left_out: dict[str, int] = {}
     for name, layer in _last_layers(module, layers):

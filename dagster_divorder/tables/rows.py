@@ -97,7 +97,7 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
 
 def order_rows(rows: Rows, **options: Any) -> NDArray[np.int64]:
     """Order of the rows, int64 (N,): position -> row. Options and errors as in `tables.ordering.order`."""
-    # Only the task keeps what it needs of the items while it orders them.
+    # The task keeps only its own rows: the items are freed before it orders them.
     return make_task(**order_arguments(rows, **options)).order()
 
 
