@@ -408,11 +408,11 @@ class _Loop:
                 total += float(self._sum(classes[:, :-1].clamp(min=0), targets, positions))
         return total / counted if counted else math.nan
 
-    def _remembered(self, rows: int, count: int) -> float:
-        """The loss of `count` of the first `rows` sequences."""
+    def _remembered(self, first: int, count: int) -> float:
+        """The loss of `count` of the `first` sequences."""
         import torch
 
-        inputs, labels = self.stream.dataset.__getitems__(_evenly(rows, count))
+        inputs, labels = self.stream.dataset.__getitems__(_evenly(first, count))
         total, counted = 0.0, int((labels != self.ignored).sum())
         with torch.no_grad():
             for rows in self._micro_batches(len(labels)):
