@@ -88,8 +88,9 @@ class Topics:
         Raises:
             InputError: as `predict`.
         """
-        examples: Any = [example]
-        return int(self.predict(examples)[0])
+        if self.texts is None:
+            return int(self._labels(self._units(_stacked([example])))[0])
+        return int(self._labels(self.texts.vectors(_texts([example])))[0])
 
     def _units(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         dims = len(self.clusters.centre)
