@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES
 
 PADDING = 0.05
 SMALL = 1 / 8
@@ -36,8 +36,6 @@ GPU_BUDGET = 1 << 16
 
 SHARE = 0.7
 """Share of the free memory that a batch may take on a GPU."""
-CPU_SHARE = 0.25
-"""Share of all memory that all batches together may take on a CPU."""
 
 SHORTEST = 16
 """Tokens of the shortest window that is still cut in two when it does not fit."""
@@ -121,7 +119,7 @@ def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
     other; and their number does not change the bytes. The result follows all memory, not the free memory, because the
     number of threads left for each batch changes last bits.
     """
-    most = CPU_SHARE * main_memory() / (max(CPU_BUDGET, window) * bytes_each)
+    most = MODEL_BYTES / (max(CPU_BUDGET, window) * bytes_each)
     return max(1, min(cores, int(most)))
 
 

@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import CPU_BUDGET, CPU_SHARE, batch_end
+from dagster_divorder.models.batches import CPU_BUDGET, batch_end
 from dagster_divorder.models.checkpoint import check_vocabulary, first_line
 from dagster_divorder.models.deep import Model, load_module, sees_ahead
 from dagster_divorder.models.spec import EmbeddingSpec, load_config, quiet, unusable
@@ -51,7 +51,7 @@ ROWS = 64
 """Most documents that are projected together."""
 
 BUFFER_BYTES = 8 << 30
-"""Most bytes of gradients that wait to be projected on a GPU; on a CPU they take CPU_SHARE of the memory."""
+"""Most bytes of gradients that wait to be projected on a GPU; on a CPU they take MODEL_BYTES."""
 
 TILE = {"cpu": 1 << 20, "cuda": 1 << 26, "mps": 1 << 24}
 """Entries of R that are computed at a time."""
@@ -211,7 +211,7 @@ class GradientModel(Model):
         self._running = threading.local()
         """`pass_`, where the hooks put the gradients of this thread's pass; absent while none runs."""
         size = 4 * proxy.parameters
-        room = CPU_SHARE * main_memory() if spec.device == "cpu" else BUFFER_BYTES
+        room = MODEL_BYTES if spec.device == "cpu" else BUFFER_BYTES
         self.rows = max(1, min(ROWS, int(room / size)))
         self.cpu_budget = self.rows * spec.window
         # What a pass keeps of its last blocks, and the gradients that wait to be projected.
