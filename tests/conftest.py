@@ -110,8 +110,8 @@ def keep_files_in_memory(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the kernels once before several processes would each; and let one of them add to Numba's cache at a time:
-    two that compile one function for two types at once would give both the same file."""
+    """Compile the kernels before several processes start, and let one process at a time compile a kernel for new types:
+    the others then find it in Numba's cache."""
     if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
         config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -120,19 +120,23 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
             subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
         return
-    from numba.core.caching import IndexDataCacheFile
+    from numba.core.dispatcher import Dispatcher
 
-    save = IndexDataCacheFile.save
+    compile_or_load, locked = Dispatcher.compile, set[str]()
 
-    def save_alone(self: Any, key: Any, data: Any) -> None:
-        folder = os.open(self._cache_path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            save(self, key, data)
-        finally:
-            os.close(folder)
+    def compile_alone(self: Any, signature: Any) -> Any:
+        module = self.py_func.__code__.co_filename
+        if module in locked or not Path(module).is_file():
+            return compile_or_load(self, signature)
+        with open(module, "rb") as source:
+            fcntl.flock(source, fcntl.LOCK_EX)
+            locked.add(module)
+            try:
+                return compile_or_load(self, signature)
+            finally:
+                locked.remove(module)
 
-    IndexDataCacheFile.save = save_alone
+    Dispatcher.compile = compile_alone
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,9 +18,10 @@ from dagster_divorder.core.kernels.order_buffer import (
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.balanced_buffer import empty_slots, empty_sums, keep
 from dagster_divorder.core.order.items import document_items
+from tests.conftest import examples
 from tests.twins.balanced_buffer import largest_regret
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=examples(60), deadline=None)
 
 
 def through(
