@@ -150,6 +150,7 @@ def test_a_debt_that_cannot_be_paid_is_forgotten() -> None:
     assert share.max() < 0.75
 
 
+@pytest.mark.slow
 def test_the_strategy_drifts_in_no_length_and_keeps_the_mix() -> None:
     random = np.random.default_rng(0)
     tokens = np.rint(random.lognormal(5, 1.0, 6000)).astype(int) + 1

@@ -42,6 +42,7 @@ def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(s
     assert np.array_equal(orders[:2], epoch_orders(counts, groups, 2, **options))
 
 
+@pytest.mark.slow
 @every_strategy
 @pytest.mark.parametrize("items", [BLOCK, 500, 3000])
 def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
@@ -68,6 +69,7 @@ def test_copies_keep_their_distances_across_the_boundary():
     assert both.smallest > 0.5 * items - 0.35 * items
 
 
+@pytest.mark.slow
 def test_windows_over_the_boundary_stray_no_more_than_those_inside():
     counts, groups = sequences(4096)
     epochs = 4

@@ -48,6 +48,7 @@ def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed
     assert made.tobytes() == again.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["balanced", "random", "stratified", "block_shuffle"])
 @given(copies=multiplicities, seed=st.integers(0, 3))
 @laws
