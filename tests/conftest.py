@@ -6,6 +6,7 @@ import fcntl
 import functools
 import gc
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import signal
@@ -109,16 +110,34 @@ def keep_files_in_memory(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+LARGE_PACKAGES = ("torch, transformers.models.llama.modeling_llama", "dagster, sklearn.covariance, umap")
+
+
+def compile_before_others_do() -> None:
+    """Compile in a fresh environment what each of several processes would: the bytecode of large packages, which are
+    installed without, and the kernels."""
+    torch = importlib.util.find_spec("torch")
+    bytecode = torch and torch.origin and importlib.util.cache_from_source(torch.origin)
+    if bytecode and not (sys.dont_write_bytecode or Path(bytecode).exists()):
+        importing = [
+            subprocess.Popen([sys.executable, "-c", f"import {names}"], stderr=subprocess.DEVNULL)
+            for names in LARGE_PACKAGES
+        ]
+        for process in importing:
+            process.wait()
+    compiled = Path(kernels.__file__).parent / "__pycache__"
+    if not list(compiled.glob("*.nbi")):
+        subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the kernels before several processes start, and let one process at a time compile a kernel for new types:
-    the others then find it in Numba's cache."""
+    """Let one process at a time compile a kernel for new types: the others then find it in Numba's cache."""
     if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
         config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         keep_files_in_memory(config)
-        compiled = Path(kernels.__file__).parent / "__pycache__"
-        if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
-            subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
+        if config.getoption("numprocesses", None):
+            compile_before_others_do()
         return
     from numba.core.dispatcher import Dispatcher
 
