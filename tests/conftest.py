@@ -8,6 +8,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import hypothesis
 import joblib
 import orjson
 import pytest
+import xxhash
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests hold what a CPU gives, byte for byte: a machine with a GPU hides it.
@@ -32,7 +34,7 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
-from dagster_divorder.models import bootstrap
+from dagster_divorder.models import bootstrap, decoder
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -191,30 +193,49 @@ def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
-train = bootstrap.train
-
-
 @functools.lru_cache(100)
-def trained(texts: tuple[str, ...], tokenizer_bytes: int, **how: int) -> tuple[Any, dict[str, bytes]]:
-    with tempfile.TemporaryDirectory() as folder:
-        report = train(texts, folder, **how)
-        return report, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+def training(train: Callable[..., Any], key: str) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """What a training has written and reported, by what decides it: nothing before it has run."""
+    return {}, {}
+
+
+def known(
+    train: Callable[..., dict[str, Any]], key: object, directory: Path, *given: Any, **how: Any
+) -> dict[str, Any]:
+    """A training into a directory, which is among what is given: copied where the same was trained before."""
+    files, report = training(train, xxhash.xxh3_128_hexdigest(pickle.dumps(key)))
+    if not files:
+        report |= train(*given, **how)
+        files |= {path.name: path.read_bytes() for path in directory.iterdir()}
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return dict(report)
 
 
 @pytest.fixture(autouse=True)
 def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same texts give
-    the same bytes is proved in tests/models and tests/law."""
+    """Most whole pipelines run on the same few corpora, and training is a fifth of their time, more where a decoder is
+    trained. That the same texts give the same bytes is proved in tests/models and tests/law."""
+    if request.path.parent.name in ("models", "law") and request.path.name != "test_settings_decide.py":
+        return
+    train_table, train_decoder = bootstrap.train, decoder.train
 
-    def known(texts: Sequence[str], directory: Path | str, **how: int) -> Any:
-        report, files = trained(tuple(texts), bootstrap.TOKENIZER_BYTES, **how)
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            Path(directory, name).write_bytes(data)
-        return report
+    def known_table(
+        texts: Sequence[str], directory: Path, *, progress: object = None, **how: int
+    ) -> dict[str, Any]:
+        key = (list(texts), bootstrap.TOKENIZER_BYTES, sorted(how.items()))
+        return known(train_table, key, directory, texts, directory, **how)
 
-    if request.path.parent.name in ("pipeline", "defs", "bad_input"):
-        monkeypatch.setattr(bootstrap, "train", known)
+    def known_decoder(
+        base: Path, directory: Path, *arrays: Any, advance: object = None, **how: int
+    ) -> dict[str, Any]:
+        files = [path.read_bytes() for path in sorted(base.iterdir())]
+        key = (files, arrays, sorted(how.items()))
+        return known(train_decoder, key, directory, base, directory, *arrays, **how)
+
+    monkeypatch.setattr(bootstrap, "train", known_table)
+    monkeypatch.setattr(decoder, "train", known_decoder)
 
 
 TOPICS = {
