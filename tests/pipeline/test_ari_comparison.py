@@ -14,13 +14,12 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from dagster_divorder import run_stage
 from dagster_divorder.core.topics import cluster_map
-from dagster_divorder.core.topics.agreement import Agreement
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.ari_comparison import (
     DIFFERENT,
     HEATMAP,
@@ -35,7 +34,6 @@ from dagster_divorder.stages.topics.ari_comparison import (
 )
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -87,7 +85,7 @@ def hash_of(text: str) -> int:
 def embed(settings: Settings, **kinds: str) -> Run:
     """The corpus read, and each space given the vectors of a kind; what else they would be made of is only named."""
     raw_docs = run_stage("raw_docs", settings, Silent())
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    run = open_run(settings)
     for space, kind in kinds.items():
         stage = STAGE_OF[space]
         files = StageFiles(run.store, stage, content_hash(stage, kind))
@@ -152,7 +150,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     ],
 )
 def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
-    found, why = conclude(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
+    found, why = conclude(ari, {"shallow": shallow, "deep": deep})
     assert found == chosen
     assert f"ARI {ari:.3f}" in why
 
@@ -168,7 +166,7 @@ def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
 )
 def test_the_tiers_are_those_of_diversity_ordered_training(ari: float, tier: str, said: str) -> None:
     assert overlap(ari) == tier
-    assert said in conclude(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
+    assert said in conclude(ari, {"shallow": 1.0, "external": 1.0})[1]
 
 
 def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
@@ -205,8 +203,8 @@ def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_o
     assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
     narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
     wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment, arrays in wide.each(run.view.documents):
-        narrow.put(fragment.name, {"vectors": arrays["vectors"][:, :5]})
+    for fragment in run.view.documents:
+        narrow.put(fragment.name, {"vectors": wide.read(fragment)["vectors"][:, :5]})
     run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
     assert compare(run).figures["document_cosine"] is None
 
