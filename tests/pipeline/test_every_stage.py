@@ -22,6 +22,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.evidence import gradient_proxy
 from dagster_divorder.store.base import STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -50,7 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "exports": {"formats": ("parquet", "text")},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
-        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
     },
     "vectors of one's own": {
         "embedding": {"kind": "external", "pca": 2},
@@ -150,7 +151,7 @@ class History:
         return run_all(settings or self.settings, Silent(), self.stages)
 
     def plan(self) -> dict[str, StagePlan]:
-        return {stage.stage: stage for stage in make_plan(self.settings, *self.stages).stages}
+        return {stage.stage: stage for stage in make_plan(GRAPH, self.settings, *self.stages).stages}
 
     def results(self) -> dict[str, set[str]]:
         """By stage, the names of the files that are stored of it, which hold hashes of their bytes."""
@@ -219,7 +220,7 @@ class History:
     def pruned(self) -> dict[str, Receipt]:
         """After a prune, nothing is allowed to be computed either."""
         self.restore("first")
-        prune(self.settings, LocalStore(self.settings.store.path).open())
+        prune(GRAPH, self.settings, LocalStore(self.settings.store.path).open())
         return self.run_without_computing()
 
     @cached_property
@@ -291,6 +292,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
         patch.setattr(ingest, "FRAGMENT_ROWS", 40)
+        patch.setattr(gradient_proxy, "DOCUMENTS", gradient_proxy.FEWEST)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

@@ -77,6 +77,7 @@ def test_the_order_is_a_permutation_whatever_the_table(rows: Any, by: Any, seed:
     assert made.tolist() == divorder.order(rows, by, tokens="t", seed=seed, bins=3).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", BY)
 def test_windows_carry_the_mix(by: str) -> None:
     """Of every type of column: tenths of the order stray less than a shuffle's, in shares of rows."""
@@ -142,6 +143,8 @@ def test_a_mix_may_move() -> None:
         ({"topic": {"sea": [1]}}, "needs `progress`"),
         ({"topic": {"progress": [0, 1], "se": [0.5, 0.5]}}, "names 'se'"),
         ({"topik": {"progress": [0, 1], "sea": [0.5, 0.5]}}, "names 'topik'"),
+        ([0.9, 0.1], r"targets is \[0.9, 0.1\]; expected"),
+        ({"topic": {"progress": [0, 1], "sea": ["all", 0]}}, "expected .* all in numbers"),
     ):
         with pytest.raises(InputError, match=message):
             divorder.order(rows, "topic", tokens="tokens", targets=wrong)
