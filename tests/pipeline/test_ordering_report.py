@@ -17,6 +17,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import run_graph
 from dagster_divorder.pipeline.stage import Made, Picture, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -191,7 +192,7 @@ def test_a_stage_that_says_what_it_shows_is_evidence(corpus: Path) -> None:
 
     def made(*stages: str) -> Receipt:
         needed = graph.needed(settings, *stages, "ordering_report")
-        return run_all(settings, Silent(), needed, graph)["ordering_report"]
+        return run_graph(graph, settings, Silent(), needed)["ordering_report"]
 
     assert "odd_texts" in made().figures["missing"]
     shown = made("odd_texts").figures
