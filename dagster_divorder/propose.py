@@ -35,6 +35,7 @@ from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape as ExportShape
 from dagster_divorder.trainers.replay import replay
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Line, Part, TextTable
 from dagster_divorder.view.words import clip, count
 
@@ -284,7 +285,7 @@ class Block:
             source_line = f"{key} = {_toml(value or '')}"
         return "\n".join(
             [
-                f"# {files}, {self.size / 1e6:,.1f} MB; fields of {self.records:,} records looked at: {seen}",
+                f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records looked at: {seen}",
                 f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in self.paths)}]",
                 f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"

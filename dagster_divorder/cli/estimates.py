@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, config_of
+from dagster_divorder.units import BYTES, byte_size, duration
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.estimate import Estimate, Machine
-
-UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
@@ -30,23 +29,23 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
         {
             "stage": row.stage if GRAPH[row.stage].asset else f"  {row.stage}",
             "time": "?" if row.seconds is None else duration(row.seconds),
-            "memory": amount(row.memory),
-            "store": amount(row.disk),
+            "memory": byte_size(row.memory),
+            "store": byte_size(row.disk),
         }
         for row in found.stages
     ]
-    exports = [f"{name} {amount(of)}" for name, of in found.exports.items()]
-    disk = ", ".join([f"store {amount(found.store)}", f"output {amount(found.output)}", *exports])
+    exports = [f"{name} {byte_size(of)}" for name, of in found.exports.items()]
+    disk = ", ".join([f"store {byte_size(found.store)}", f"output {byte_size(found.output)}", *exports])
     cores = "1 core" if found.cores == 1 else f"{found.cores} cores"
-    whole = "on all of it" if found.measured_whole else f"on {amount(found.sampled_bytes)} of it"
+    whole = "on all of it" if found.measured_whole else f"on {byte_size(found.sampled_bytes)} of it"
     parts: list[Part] = [
         Line(
-            f"A first run takes about {duration(found.seconds)} here ({cores}), {amount(found.memory)} of memory and "
-            f"{amount(found.disk)} of disk.",
+            f"A first run takes about {duration(found.seconds)} here ({cores}), {byte_size(found.memory)} of memory "
+            f"and {byte_size(found.disk)} of disk.",
             "strong",
         ),
-        f"{amount(found.file_bytes)} of files: about {found.documents:,} documents, {amount(found.text_bytes)} of "
-        f"text, {found.tokens:,} tokens; measured {whole}, in {duration(found.calibration_seconds)}.",
+        f"{byte_size(found.file_bytes)} of files: about {found.documents:,} documents, {byte_size(found.text_bytes)} "
+        f"of text, {found.tokens:,} tokens; measured {whole}, in {duration(found.calibration_seconds)}.",
         f"disk: {disk}",
         "",
         TextTable(rows),
@@ -59,7 +58,7 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
 def _elsewhere(found: Estimate) -> list[Part]:
     """What of it this machine lacks, and what larger ones take."""
     lacks = [
-        f"{what}: {amount(needed)} are needed, {amount(there)} are here"
+        f"{what}: {byte_size(needed)} are needed, {byte_size(there)} are here"
         for what, needed, there in (
             ("memory", found.memory, found.memory_here),
             ("disk", found.disk, found.disk_here),
@@ -73,7 +72,7 @@ def _elsewhere(found: Estimate) -> list[Part]:
     if quick:
         parts.append(
             Line(
-                f"The smallest that takes less than a day: {_named(quick)}, {amount(found.disk)} of disk.",
+                f"The smallest that takes less than a day: {_named(quick)}, {byte_size(found.disk)} of disk.",
                 "strong",
             )
         )
@@ -81,8 +80,8 @@ def _elsewhere(found: Estimate) -> list[Part]:
         {
             "machines": _named(machine),
             "time": duration(machine.seconds),
-            "memory of the first": amount(machine.memory),
-            "of each other": amount(machine.worker_memory) if machine.machines > 1 else "",
+            "memory of the first": byte_size(machine.memory),
+            "of each other": byte_size(machine.worker_memory) if machine.machines > 1 else "",
         }
         for machine in found.machines
     ]
@@ -98,26 +97,11 @@ def _named(machine: Machine) -> str:
     return f"{machine.machines} x {machine.cores} cores" if machine.machines > 1 else f"{machine.cores} cores"
 
 
-def duration(seconds: float) -> str:
-    """`12 s`, `3.4 min`, `5.2 h`, `2.1 days`."""
-    steps = (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800))
-    unit, size = next(((unit, size) for unit, size, below in steps if seconds < below), ("days", 86_400))
-    value = seconds / size
-    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-
-
-def amount(size: float) -> str:
-    """`12.3 MB`, `4.5 GB`, `1.2 TB`."""
-    unit = next((unit for unit in UNITS if size < 1000 * UNITS[unit]), "TB")
-    value = size / UNITS[unit]
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:,.1f} {unit}"
-
-
 def bytes_of(text: str) -> int:
     """`500GB`, `1.5 TB`, `800 MB` -> bytes."""
     number, unit = text.strip()[:-2], text.strip()[-2:].upper()
     try:
-        size = int(float(number) * UNITS[unit])
+        size = int(float(number) * BYTES[unit])
     except (ValueError, KeyError, OverflowError):
         size = 0
     if size < 1:

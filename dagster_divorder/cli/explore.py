@@ -53,6 +53,7 @@ def explore(options: Options) -> Answer:
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.connect import store_of
+    from dagster_divorder.view.words import cells
 
     question, settings = QUESTIONS[options.question], settings_of(options)
     if question.lines and not GRAPH[question.stage].when(settings):
@@ -66,8 +67,8 @@ def explore(options: Options) -> Answer:
     answer, *others = told.sentences
     parts: list[Part] = [Line(answer, "strong"), *others]
     if told.rows:
-        shown = [{head: _cell(row[name]) for name, head in told.columns.items()} for row in told.rows[:ROWS]]
-        parts += ["", TextTable(shown)]
+        shown = [{head: row[name] for name, head in told.columns.items()} for row in told.rows[:ROWS]]
+        parts += ["", TextTable(cells(shown, CELL))]
     if told.more and len(told.rows) > ROWS:
         parts.append(f"and {len(told.rows) - ROWS:,} more {told.more}: --json")
     files = [str(file) for file in told.files]
@@ -81,17 +82,6 @@ def explore(options: Options) -> Answer:
         "files": files,
     }
     return Answer(parts, data)
-
-
-def _cell(value: Any) -> str:
-    """A plain value as people read it: numbers with a fraction to three decimals, texts on one line."""
-    from dagster_divorder.view.words import clip, fixed, number
-
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, str):
-        return clip(value, CELL)
-    return fixed(value, 3) if isinstance(value, float) else number(value)
 
 
 def _clusters(run: Run, receipt: Receipt) -> Told:

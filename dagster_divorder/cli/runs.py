@@ -17,6 +17,7 @@ from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, setti
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.places import is_url
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
     if disk:
         parts.append(_bytes_by_part("disk in use", planned.disk))
     else:
-        parts.append(f"disk in use: {sum(planned.disk.values()) / 1e6:,.1f} MB (by part: --disk)")
+        parts.append(f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)")
     return Answer(parts, asdict(planned))
 
 
@@ -340,7 +341,7 @@ def _for_the_trainer(
     for export in exports:
         folder = export["folder"]
         parts.append(
-            Line(f"Give your trainer {folder} ({export['bytes'] / 1e6:,.1f} MB), unshuffled.", "strong")
+            Line(f"Give your trainer {folder} ({byte_size(export['bytes'])}), unshuffled.", "strong")
         )
         readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
         simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
@@ -439,7 +440,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     stage = "ordering_report"
     evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
     made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
-    lines = [made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
+    lines = [made["check"], "", f"{made['path']} ({byte_size(made['bytes'])})"]
     if made["missing"]:
         missing = ", ".join(made["missing"])
         lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
@@ -481,7 +482,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
 
 def _bytes_by_part(title: str, parts: Mapping[str, int]) -> TextTable:
     rows = [*parts.items(), ("in all", sum(parts.values()))]
-    return TextTable([{"part of the store": part, "MB": f"{size / 1e6:,.1f}"} for part, size in rows], title)
+    return TextTable([{"part of the store": part, "size": byte_size(size)} for part, size in rows], title)
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:

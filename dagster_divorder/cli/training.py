@@ -13,6 +13,7 @@ from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.loading import config_file, set_keys
 from dagster_divorder.settings.places import as_place
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, TextTable
 
 
@@ -120,7 +121,7 @@ def grid_shuffle(options: Options) -> Answer:
     )
     size, files = sum(entry["bytes"] for entry in made["files"].values()), len(made["rows_of_files"])
     return Answer(
-        [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({size / 1e6:,.1f} MB)"],
+        [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({byte_size(size)})"],
         {"sequences": made["rows"], "files": files, "folder": str(options.out), "bytes": size},
     )
 

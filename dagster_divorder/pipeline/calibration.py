@@ -29,8 +29,8 @@ from dagster_divorder.pipeline.stage import Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.units import byte_size
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)
@@ -218,7 +218,7 @@ def _in_a_process(
         said = str(error)
         for path, excerpt in zip(at.input.paths, excerpts, strict=True):
             said = said.replace(path, f"a sample of {excerpt.name}")
-        of_all = megabytes(sum(part.bytes for part in excerpts))
+        of_all = byte_size(sum(part.bytes for part in excerpts))
         raise type(error)(
             f"{said} (in a run on {of_all} of the input, below {folder.parent.parent})"
         ) from None

@@ -41,15 +41,15 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
-def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Rows of plain values as text: numbers to four digits, true as "yes"."""
+def cells(rows: Sequence[Mapping[str, Any]], longest: int = CLIP) -> list[dict[str, str]]:
+    """Rows of plain values as text: numbers to four digits, true as "yes", texts on one line of so many characters."""
 
-    def text(value: Any) -> str:
+    def cell(value: Any) -> str:
         if isinstance(value, bool):
             return "yes" if value else ""
-        return value if isinstance(value, str) else number(value, 4)
+        return clip(value, longest) if isinstance(value, str) else number(value, 4)
 
-    return [{name: text(value) for name, value in row.items()} for row in rows]
+    return [{name: cell(value) for name, value in row.items()} for row in rows]
 
 
 def fixed(value: float | None, decimals: int = 2) -> str:
@@ -73,15 +73,6 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return number(value)
-
-
-def seconds(value: float) -> str:
-    """A duration: `0.24 s`, `15.7 s`, `3 min 20 s`."""
-    if value < 60:
-        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-    hours, rest = divmod(round(value), 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"
 
 
 def times(ours: float, other: float) -> str:

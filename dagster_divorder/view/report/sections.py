@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
@@ -274,10 +275,6 @@ def diversity(of: Numbers) -> Section:
 def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
     """Which texts are near copies of others."""
     captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
-    shown = {
-        name: [{key: clip(of) if isinstance(of, str) else of for key, of in row.items()} for row in rows]
-        for name, rows in tables.items()
-    }
     lead = (
         f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of one before "
         f"them, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
@@ -289,7 +286,7 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
         "copies",
         "Which texts are near copies?",
         lead,
-        [table(captions[name], words.cells(rows)) for name, rows in shown.items() if rows],
+        [table(captions[name], words.cells(rows)) for name, rows in tables.items() if rows],
     )
 
 
@@ -566,7 +563,7 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
             "documents": row["documents"],
             "sequences": row["sequences"],
             **{measure.label: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
-            "time": words.seconds(row["seconds, documents"] + row["seconds, sequences"]),
+            "time": duration(row["seconds, documents"] + row["seconds, sequences"]),
         }
         for row in rows
     ]
@@ -767,7 +764,7 @@ def last_run(of: Numbers) -> Section:
     """Time of each stage, what was new, and evidence that has not been made."""
 
     def row(stage: Any, what: str, seconds: float, made: str = "") -> dict[str, Any]:
-        return {"stage": stage, "in the last run": what, "time": words.seconds(seconds), "made": made}
+        return {"stage": stage, "in the last run": what, "time": duration(seconds), "made": made}
 
     rows = [
         row(
