@@ -183,7 +183,7 @@ class Results(AsTable):
                 "unit": measure.shown_unit,
                 "better": measure.better,
                 **{order: measure.in_unit(row[name]) for order, row in reversed(orders.items())},
-                "about": measure.about,
+                "about": measure.meaning,
             }
             for name, measure in in_their_order(next(iter(orders.values()))).items()
         ]

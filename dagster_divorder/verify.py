@@ -9,7 +9,7 @@ import numpy as np
 
 from dagster_divorder.core.measure import measure_packed
 from dagster_divorder.core.measure.stationarity import Stationarity, stationarity
-from dagster_divorder.core.measure.tables import drift_columns, summary_row
+from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
@@ -28,7 +28,7 @@ from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.measures import side_by_side
+from dagster_divorder.view.measures import side_by_side, summary_row
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None) -> Answer:

@@ -242,7 +242,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *for_trainer,
         TextTable([row.shown() for row in in_short]),
-        *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in in_short),
+        *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
         "",
         *_corpus_lines(settings, corpus, figures),
     ]

@@ -365,6 +365,7 @@ def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Verdict:
                 size: {trait: vars(of) for trait, of in traits.items()}
                 for size, traits in windows(worst).items()
             },
+            "seam": {},
             "split": {"mean": 5.0},
             "batch": 4,
             "sequence_length": 64,

@@ -86,33 +86,6 @@ def _share(compared: Mapping[str, Any]) -> str:
     return "all" if compared["always"] else f"{compared['better']:.1%} of"
 
 
-def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
-    """The table people read first: a row an order (of ORDERS)."""
-    return [summary_row(name, metrics[name]) for name in ORDERS]
-
-
-def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an order that differ most between orders; None where nothing can be told."""
-    batch = figures["batch_shares"]["cluster"]
-    # A corpus smaller than a batch is one window, which deviates from itself by nothing.
-    enough = batch["windows"] > 0 and not batch["partial"]
-    return {
-        "order": order,
-        "distinct clusters a sequence": figures["split"]["mean"],
-        "fewest": figures["split"]["min"],
-        "batch TV, clusters": batch["mean_tv"] if enough else None,
-        "worst batch TV, clusters": batch["max_tv"] if enough else None,
-        "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"] if enough else None,
-        **{
-            f"batch TV of {trait}": deviation["mean_tv"] if enough else None
-            for trait, deviation in figures["batch_shares"].items()
-            if trait != "cluster"
-        },
-        "mean prefix deviation, tokens": figures["prefix"]["mean"],
-        "every cluster seen after": figures["coverage"],
-    }
-
-
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     """How many features drift; the largest rank correlation of position with any feature, and over the features of
     which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as

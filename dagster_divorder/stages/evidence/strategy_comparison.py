@@ -21,8 +21,13 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
+from dagster_divorder.view.measures import summary_row
 
 Result = TypeVar("Result")
+BATCHES_AND_PREFIXES = (
+    *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
+    "mean prefix deviation, tokens",
+)
 
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
@@ -66,8 +71,7 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
     cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None
     where a corpus smaller than a batch can tell nothing."""
     diversity = outcome.diversity
-    batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
-    enough = batch.windows > 0 and not batch.partial
+    summary = summary_row("", diversity)
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
     return {
         "documents": outcome.documents,
@@ -78,10 +82,7 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
         "distinct clusters, flush": diversity.flush.mean,
         "fewest, flush": int(diversity.flush.min),
         "std, flush": diversity.flush.std,
-        "batch TV, clusters": batch.mean_tv if enough else None,
-        "worst batch TV, clusters": batch.max_tv if enough else None,
-        "worst share, batch anywhere": anywhere.worst if enough else None,
-        "mean prefix deviation, tokens": diversity.prefix.mean,
+        **{name: summary[name] for name in BATCHES_AND_PREFIXES},
         **drift_columns(outcome.drift),
         "seconds, documents": outcome.document_cost.seconds,
         "seconds, sequences": outcome.sequence_cost.seconds,
