@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 def byte_size(size: float) -> str:
     """Such as `512 B`, `20.5 kB`, `1.35 MB` or `4,096 TB`: three digits, rounded up, so that as much space suffices."""
-    unit = next((unit for unit, one in BYTES.items() if size < 1000 * one), "TB")
+    unit = next((unit for unit, unit_size in BYTES.items() if size < 1000 * unit_size), "TB")
     value = size / BYTES[unit]
     decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
     return f"{math.ceil(value * 10**decimals) / 10**decimals:,.{decimals}f} {unit}"

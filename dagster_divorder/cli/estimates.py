@@ -1,4 +1,4 @@
-"""`divorder estimate`: what a first run would take, and on what."""
+"""`divorder estimate`: time, memory and disk of a first run, and machines for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
-    """Time a stage, memory and disk of a first run, here; where it does not fit here, on larger machines."""
+    """Time a stage, memory and disk of a first run on this machine; on larger ones if it does not fit here."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.estimate import make_estimate
     from dagster_divorder.propose import settings_for
@@ -24,7 +24,7 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
 
     settings = settings_for(paths, config)
     stages = [name for name in GRAPH.upstream(settings) if everything and GRAPH[name].asset]
-    found = make_estimate(settings, *stages, size=size, progress=STANDARD_ERROR)
+    costs = make_estimate(settings, *stages, size=size, progress=STANDARD_ERROR)
     rows = [
         {
             "stage": row.stage if GRAPH[row.stage].asset else f"  {row.stage}",
@@ -32,47 +32,47 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
             "memory": byte_size(row.memory),
             "store": byte_size(row.disk),
         }
-        for row in found.stages
+        for row in costs.stages
     ]
-    exports = [f"{name} {byte_size(of)}" for name, of in found.exports.items()]
-    disk = ", ".join([f"store {byte_size(found.store)}", f"output {byte_size(found.output)}", *exports])
-    cores = "1 core" if found.cores == 1 else f"{found.cores} cores"
-    whole = "on all of it" if found.measured_whole else f"on {byte_size(found.sampled_bytes)} of it"
+    exports = [f"{name} {byte_size(size)}" for name, size in costs.exports.items()]
+    disk = ", ".join([f"store {byte_size(costs.store)}", f"output {byte_size(costs.output)}", *exports])
+    cores = "1 core" if costs.cores == 1 else f"{costs.cores} cores"
+    whole = "on all of it" if costs.measured_whole else f"on {byte_size(costs.sampled_bytes)} of it"
     parts: list[Part] = [
         Line(
-            f"A first run takes about {duration(found.seconds)} here ({cores}), {byte_size(found.memory)} of memory "
-            f"and {byte_size(found.disk)} of disk.",
+            f"A first run takes about {duration(costs.seconds)} here ({cores}), {byte_size(costs.memory)} of memory "
+            f"and {byte_size(costs.disk)} of disk.",
             "strong",
         ),
-        f"{byte_size(found.file_bytes)} of files: about {found.documents:,} documents, {byte_size(found.text_bytes)} "
-        f"of text, {found.tokens:,} tokens; measured {whole}, in {duration(found.calibration_seconds)}.",
+        f"{byte_size(costs.file_bytes)} of files: about {costs.documents:,} documents, {byte_size(costs.text_bytes)} "
+        f"of text, {costs.tokens:,} tokens; measured {whole}, in {duration(costs.calibration_seconds)}.",
         f"disk: {disk}",
         "",
         TextTable(rows),
-        *(("", *found.notes) if found.notes else ()),
-        *(() if found.fits_here else ("", *_elsewhere(found))),
+        *(("", *costs.notes) if costs.notes else ()),
+        *(() if costs.fits_here else ("", *_elsewhere(costs))),
     ]
-    return Answer(parts, {**asdict(found), "disk": found.disk, "fits_here": found.fits_here})
+    return Answer(parts, {**asdict(costs), "disk": costs.disk, "fits_here": costs.fits_here})
 
 
-def _elsewhere(found: Estimate) -> list[Part]:
-    """What of it this machine lacks, and what larger ones take."""
+def _elsewhere(costs: Estimate) -> list[Part]:
+    """The resources that this machine lacks, and larger machines."""
     lacks = [
-        f"{what}: {byte_size(needed)} are needed, {byte_size(there)} are here"
-        for what, needed, there in (
-            ("memory", found.memory, found.memory_here),
-            ("disk", found.disk, found.disk_here),
+        f"{resource}: {byte_size(needed)} are needed, {byte_size(available)} are here"
+        for resource, needed, available in (
+            ("memory", costs.memory, costs.memory_here),
+            ("disk", costs.disk, costs.disk_here),
         )
-        if there is not None and needed > there
+        if available is not None and needed > available
     ]
-    if found.seconds > 24 * 3600:
-        lacks.append(f"time: {duration(found.seconds)} are more than a day")
-    quick = next((machine for machine in found.machines if machine.seconds <= 24 * 3600), None)
+    if costs.seconds > 24 * 3600:
+        lacks.append(f"time: {duration(costs.seconds)} are more than a day")
+    quick = next((machine for machine in costs.machines if machine.seconds <= 24 * 3600), None)
     parts: list[Part] = [Line(f"Too much for this machine ({'; '.join(lacks)}).", "bad")]
     if quick:
         parts.append(
             Line(
-                f"The smallest that takes less than a day: {_named(quick)}, {byte_size(found.disk)} of disk.",
+                f"The smallest that takes less than a day: {_named(quick)}, {byte_size(costs.disk)} of disk.",
                 "strong",
             )
         )
@@ -83,7 +83,7 @@ def _elsewhere(found: Estimate) -> list[Part]:
             "memory of the first": byte_size(machine.memory),
             "of each other": byte_size(machine.worker_memory) if machine.machines > 1 else "",
         }
-        for machine in found.machines
+        for machine in costs.machines
     ]
     return [
         *parts,

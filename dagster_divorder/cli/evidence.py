@@ -17,23 +17,21 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 
 def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
-    """Make strategy_comparison and what it needs; what it shows, and a table of the pairs of strategies.
+    """Make strategy_comparison and its inputs; its conclusions, and a table of the pairs of strategies.
 
-    details: every measure of each pair. only_csv: nothing but these, as CSV. plot: a PNG file to be
-    written, of the trade-off.
+    details: every measure of each pair. only_csv: only these, as CSV. plot: PNG file for a picture of the trade-off.
     """
-    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.pipeline import last_run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
     from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = by_batches(load_comparison(Run(settings, store_of(settings.store))))
-    said = conclusions(rows)
-    data = {"conclusions": said, "comparison": rows}
+    rows = by_batches(load_comparison(last_run(settings)))
+    sentences = conclusions(rows)
+    data = {"conclusions": sentences, "comparison": rows}
     if only_csv:
         return Answer([_as_csv(rows)], data)
     if plot:
@@ -41,7 +39,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
     return Answer(
         [
-            *(Line(sentence, "strong") for sentence in said),
+            *(Line(sentence, "strong") for sentence in sentences),
             "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
             f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
@@ -60,15 +58,14 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
 
 def prove(settings: Settings, *, details: bool) -> Answer:
-    """Make training_evidence and what it needs; its verdict and a table. details: every figure, order and source.
+    """Make training_evidence and its inputs; its verdict and a table. details: every figure, order and source.
 
     Raises:
         InputError: `evidence.tokens` is unset.
     """
-    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.pipeline import last_run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
     if settings.evidence.tokens is None:
@@ -77,25 +74,22 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "4_000_000, and heldout.share to what is validated on, such as 0.01"
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
-    summary = load_evidence(Run(settings, store_of(settings.store)))
-    rows, sources = order_rows(summary), source_rows(summary)
+    summary = load_evidence(last_run(settings))
+    rows = order_rows(summary)
     first, *verdict = summary["verdict"]
-    parts: list[Part] = [
-        Line(first, "strong"),
-        *verdict,
-        *summary["notes"],
-        "",
-        TextTable(
-            [{name: row[name] for name in ("order", "held-out loss", "less shuffled")} for row in rows]
-        ),
-    ]
+    columns = ("order", "held-out loss", "less shuffled")
+    in_short = TextTable([{name: row[name] for name in columns} for row in rows])
+    parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short]
     if not details:
         parts += ["", "what happened on the way, and every source: --details"]
     else:
-        # An order a column: there are more figures than a line has room for.
-        others = [name for name in rows[0] if name not in ("order", "held-out loss", "less shuffled")]
-        by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in others]
-        parts += ["", TextTable(by_figure), "", TextTable(sources)]
+        # Orders are columns here, since the figures do not fit into a line.
+        by_figure = [
+            {"figure": name, **{row["order"]: row[name] for row in rows}}
+            for name in rows[0]
+            if name not in columns
+        ]
+        parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
@@ -103,16 +97,16 @@ def prove(settings: Settings, *, details: bool) -> Answer:
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    written = io.StringIO()
-    table = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    return written.getvalue().rstrip("\n")
+    return text.getvalue().rstrip("\n")
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
-    parser.add_argument("--csv", action="store_true", help="nothing but these, as CSV")
+    parser.add_argument("--csv", action="store_true", help="only these, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
 
@@ -125,7 +119,7 @@ def _add_details(parser: argparse.ArgumentParser) -> None:
 VERBS = (
     Verb(
         "compare",
-        "runs every pair of the strategies in `comparison`, and measures each",
+        "runs and measures every pair of the strategies in `comparison`",
         "divorder compare",
         "about as long as a run; more pairs, longer",
         lambda options: compare(

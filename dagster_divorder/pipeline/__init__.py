@@ -4,6 +4,6 @@
 and Python code all go through these two.
 """
 
-from dagster_divorder.pipeline.run import Run, run_all, run_stage
+from dagster_divorder.pipeline.run import Run, last_run, run_all, run_stage
 
-__all__ = ["Run", "run_all", "run_stage"]
+__all__ = ["Run", "last_run", "run_all", "run_stage"]

@@ -258,6 +258,11 @@ def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def last_run(settings: Settings) -> Run:
+    """The results of earlier runs under these settings, to read; an empty store has none."""
+    return Run(settings, store_of(settings.store).open(create=False))
+
+
 def run_all(
     settings: Settings,
     progress: Progress | None = None,
