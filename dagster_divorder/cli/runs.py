@@ -154,12 +154,12 @@ def _keep_history(file: Path) -> list[Part]:
     ]
 
 
-def plan(settings: Settings, *, disk: bool) -> Answer:
-    """What a run would do, a row a stage, and the bytes in the store. disk: by part."""
+def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
+    """What a run would do, a row a stage, and the bytes in the store. everything: with all evidence. disk: by part."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
-    planned = make_plan(settings)
+    planned = make_plan(settings, *(GRAPH.upstream(settings) if everything else ()))
     rows = [
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
@@ -418,10 +418,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     films in a browser."""
     from dagster_divorder.pipeline import run_all
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.output.ordering_report import EVIDENCE
 
     stage = "ordering_report"
-    evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
+    evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
     figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
     lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
@@ -508,6 +507,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also all evidence, as report --all and prove make it"
+    )
     parser.add_argument("--disk", action="store_true", help="also what each part of the store takes")
     add_refit(parser)
 
@@ -539,7 +541,7 @@ VERBS = (
         "shows what a run would compute, and why; stores nothing",
         "divorder plan",
         "reads the input once",
-        lambda options: plan(settings_of(options), disk=options.disk),
+        lambda options: plan(settings_of(options), everything=options.all, disk=options.disk),
         _add_plan,
     ),
     Verb(

@@ -17,7 +17,7 @@ from dagster_divorder.store.local import LocalStore
 def store_at(
     place: str | os.PathLike[str], cache: Path | None = None, cache_bytes: int = CACHE_BYTES
 ) -> Store:
-    """The store at a folder or a URL, not yet looked at; `cache` and `cache_bytes` as in the settings."""
+    """The store at a folder or a URL, not yet opened; `cache` and `cache_bytes` as in the settings."""
     if not is_url(os.fspath(place)):
         return LocalStore(place)
     from dagster_divorder.store.objects import ObjectStore
@@ -30,5 +30,5 @@ def store_at(
 
 
 def store_of(settings: StoreSettings) -> Store:
-    """The store that settings name, not yet looked at."""
+    """The store of these settings, not yet opened."""
     return store_at(settings.path, settings.cache, settings.cache_bytes)

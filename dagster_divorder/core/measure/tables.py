@@ -87,9 +87,8 @@ def _share(compared: Mapping[str, Any]) -> str:
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """How many features drift; the largest rank correlation of position with any feature, and over the features of
-    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
-    multiples of shuffling's. None of too few sequences."""
+    """Number of drifting features, and, as multiples of shuffling's: the largest rank correlation, the largest distance
+    of a tenth and the mean distance of a batch, over the features that have them. None below FEWEST sequences."""
     features = drift.features if drift else ()
     measures = [drifting.measures for drifting in features]
 

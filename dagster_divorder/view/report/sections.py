@@ -18,7 +18,7 @@ from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
-from dagster_divorder.view.report.numbers import Numbers, TraitAlong
+from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
@@ -58,6 +58,7 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([copies(*data.copies)] if data.copies else []),
         *([proxies(*data.proxies)] if data.proxies else []),
         *([trained(data.trained)] if data.trained else []),
+        *map(other, data.others),
         last_run(data),
     ]
     manifest, sequence = data.manifest, data.manifest["sequence"]
@@ -305,6 +306,28 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
         "Which texts are near copies?",
         lead,
         [table(captions[name], words.cells(rows)) for name, rows in tables.items() if rows],
+    )
+
+
+def other(evidence: Evidence) -> Section:
+    """The section of a stage without one of its own."""
+    figures = [
+        {"figure": name.replace("_", " "), "value": value}
+        for name, value in evidence.figures.items()
+        if isinstance(value, (str, float, int))
+    ]
+    return Section(
+        evidence.stage.replace("_", "-"),
+        evidence.title[0].upper() + evidence.title[1:],
+        evidence.description,
+        [
+            *(part("picture", data_uri(png), shows, shows) for shows, png in evidence.pictures.items()),
+            table("Figures", words.cells(figures)),
+            *(
+                table(name.replace("_", " ").capitalize(), words.cells(rows))
+                for name, rows in evidence.tables.items()
+            ),
+        ],
     )
 
 
