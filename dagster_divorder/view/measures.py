@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from dagster_divorder.core.measure import Diversity
@@ -21,18 +22,17 @@ OF_TRAIT = "batch TV of "
 class Measure:
     """One measure on all surfaces.
 
-    unit: "" where values have none, or `show` writes it. show: text of a stored figure, in the unit. better: "more" or
-    "less". meaning: one line for newcomers. per_unit: units of a stored 1. path: to its figure in `Diversity`; measures
-    without one come from elsewhere.
+    show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Diversity`;
+    measures without one come from elsewhere. unit: "" where values have none, or `show` writes it. better: "more" or
+    "less".
     """
 
     name: str
-    unit: str
     show: Callable[[Any], str]
-    better: str
     meaning: str
-    per_unit: float = 1.0
     path: tuple[str, ...] = ()
+    unit: str = ""
+    better: str = "less"
 
     def figure(self, figures: Figures) -> float | None:
         """The figure of an order to be stored; None for batches of a corpus that is smaller than one."""
@@ -58,11 +58,12 @@ class Measure:
     @property
     def shown_unit(self) -> str:
         """The unit of `in_unit`."""
-        return self.unit or ("%" if self.per_unit == 100.0 else "")
+        return self.unit or ("%" if self.show is percent else "")
 
     def in_unit(self, stored: float | None) -> float | None:
         """A stored figure in the unit."""
-        return None if stored is None else self.per_unit * stored
+        units = 100.0 if self.show in (points, percent) else 1.0
+        return None if stored is None else units * stored
 
     def compared(self, ours: float | None, shuffled: float | None) -> str:
         """`2.2 times better`, `1.5 times worse` or `as shuffled`; a dash if a value is missing."""
@@ -78,98 +79,82 @@ class Measure:
 MEASURES = {
     "distinct clusters a sequence": Measure(
         "clusters in a sequence, mean",
-        "",
         fixed,
-        "more",
         "different topics in one training sequence",
-        path=("split", "mean"),
+        ("split", "mean"),
+        better="more",
     ),
     "fewest": Measure(
         "clusters in a sequence, fewest",
-        "",
         number,
-        "more",
         "topics in the sequence that has the fewest",
-        path=("split", "min"),
+        ("split", "min"),
+        better="more",
     ),
     "distinct clusters, flush": Measure(
         "clusters in a sequence, flush",
-        "",
         fixed,
-        "more",
         "the same where a document that does not fit starts a new sequence",
+        better="more",
     ),
     "batch TV, clusters": Measure(
         "batch TV, mean",
-        "%",
         points,
-        "less",
         "tokens of a batch that would have to change for the corpus's mix of topics",
-        100.0,
         ("batch_shares", "cluster", "mean_tv"),
+        "%",
     ),
     "worst batch TV, clusters": Measure(
         "batch TV, worst",
-        "%",
         points,
-        "less",
         "the same in the batch that strays most",
-        100.0,
         ("batch_shares", "cluster", "max_tv"),
+        "%",
     ),
     "worst share, batch anywhere": Measure(
         "worst batch anywhere",
-        "points off",
         points,
-        "less",
         "how far a topic's share is off in the worst batch, wherever a batch starts",
-        100.0,
         ("windows", "batch", "cluster", "worst"),
+        "points off",
     ),
     OF_TRAIT + TRAIT: Measure(
         f"{OF_TRAIT}{TRAIT}, mean",
-        "%",
         points,
-        "less",
         f"tokens of a batch that would have to change for the corpus's mix of {TRAIT}",
-        100.0,
         ("batch_shares", TRAIT, "mean_tv"),
+        "%",
     ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
-        "tokens",
         number,
-        "less",
         "how far all that was read so far is off the corpus's mix",
-        path=("prefix", "mean"),
+        ("prefix", "mean"),
+        "tokens",
     ),
     "every cluster seen after": Measure(
         "every cluster seen after",
-        "",
         percent,
-        "less",
         "part of the training after which every topic has come up",
-        100.0,
         ("coverage",),
     ),
     "features that drift": Measure(
-        "features that drift", "", number, "less", "features clearly further from the whole than shuffles are"
+        "features that drift", number, "features clearly further from the whole than shuffles are"
     ),
     "rank correlation, largest": Measure(
-        "rank correlation, largest", "", fixed, "less", "of a feature with the place in the order; 0 is none"
+        "rank correlation, largest", fixed, "of a feature with the place in the order; 0 is none"
     ),
     "farthest tenth, times shuffled": Measure(
         "farthest tenth",
-        "times shuffled",
         fixed,
-        "less",
         "the tenth of the order that is furthest from the whole, in any feature",
+        unit="times shuffled",
     ),
     "mean batch, times shuffled": Measure(
-        "mean batch", "times shuffled", fixed, "less", "distance of a batch from the whole, over all features"
+        "mean batch", fixed, "distance of a batch from the whole, over all features", unit="times shuffled"
     ),
     "peak memory, MB": Measure(
-        "peak memory", "MB", lambda value: fixed(value, 1), "less", "how far memory rose for the order"
+        "peak memory", partial(fixed, decimals=1), "how far memory rose for the order", unit="MB"
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""

@@ -8,7 +8,6 @@ dark, and prints.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagster_divorder.view import words
+from dagster_divorder.view.answer import NUMERIC
 from dagster_divorder.view.drawing import COLOURS, svg
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SIZES = {1: (500, 280), 2: (420, 250), 3: (300, 220)}
 same size."""
 LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
 """Margins of a panel, in CSS pixels."""
-NUMERIC = re.compile(r"[–\d-]|$")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def bars(data: Numbers) -> Section:
         {"name": ORDERS[name].capitalize(), "picture": picture(mix), "alt": description(ORDERS[name], mix)}
         for name, mix in data.clusters.mixes.items()
     ]
-    keeps = "cluster" not in data.settings.order.targets
+    corpus, keeps = picture(whole[np.newaxis]), "cluster" not in data.settings.order.targets
     return Section(
         "before-and-after",
         "Before and after",
@@ -118,14 +118,7 @@ def bars(data: Numbers) -> Section:
         f"{data.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit it, whatever the "
         "order.",
         [
-            part(
-                "bars",
-                orders,
-                picture(whole[np.newaxis]),
-                keeps,
-                data.tokens / len(first),
-                data.other_clusters,
-            ),
+            part("bars", orders, corpus, keeps, data.tokens / len(first), data.other_clusters),
             _distinct(data),
         ],
     )
@@ -156,8 +149,7 @@ def windows(data: Numbers) -> Section:
     metrics, traits = data.check.metrics, list(data.settings.order.traits)
     prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
     curves = [
-        (np.asarray(prefix["share"]), np.asarray(prefix["l2"]), SERIES[name])
-        for name, prefix in prefixes.items()
+        (np.asarray(line["share"]), np.asarray(line["l2"]), SERIES[name]) for name, line in prefixes.items()
     ]
     means = "; ".join(f"{ORDERS[name]} {number(prefix['mean'])}" for name, prefix in prefixes.items())
     caption = f"{ALONG}: L2 distance in tokens, logarithmic scale; lower is better."
@@ -220,14 +212,8 @@ def windows(data: Numbers) -> Section:
 def mix(data: Numbers) -> Section:
     """How often the records of each value of `mixing.trait` are trained on, planned and realised."""
     trait, values = data.manifest["mixing"]["trait"], data.manifest["mixing"]["values"]
-    slices = next(
-        (
-            dict(zip(known.names, known.mixes["sequences"].T, strict=True))
-            for known in (data.clusters, *data.categories)
-            if known.trait == trait
-        ),
-        {},
-    )
+    traits = [known for known in (data.clusters, *data.categories) if known.trait == trait]
+    slices = dict(zip(traits[0].names, traits[0].mixes["sequences"].T, strict=True)) if traits else {}
     rows = []
     for row in sorted(values, key=lambda row: -row["tokens trained on"]):
         shares = slices.get(row["value"])
