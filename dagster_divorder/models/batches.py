@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES
 
 PADDING = 0.05
 SMALL = 1 / 8
@@ -34,8 +34,7 @@ GPU_BUDGET = 1 << 16
 """At most: a GPU is busy long before, and padding rises with the budget."""
 
 SHARE = 0.7
-"""Of the free memory that a batch may take on a GPU; and CPU_SHARE of all memory by all batches together on a CPU."""
-CPU_SHARE = 0.25
+"""Of the free memory that a batch may take on a GPU."""
 
 SHORTEST = 16
 """A window that does not fit is cut in two down to this many tokens."""
@@ -125,7 +124,7 @@ def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
     and the same bytes whatever their number. What is free at the moment does not count, since the threads that are
     left for each batch do change last bits.
     """
-    share = CPU_SHARE * main_memory() / (max(CPU_BUDGET, window) * bytes_each)
+    share = MODEL_BYTES / (max(CPU_BUDGET, window) * bytes_each)
     return max(1, min(cores, int(share)))
 
 

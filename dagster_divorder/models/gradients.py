@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import CPU_BUDGET, CPU_SHARE, batch_end
+from dagster_divorder.models.batches import CPU_BUDGET, batch_end
 from dagster_divorder.models.deep import Model, check_vocabulary, load_module, sees_ahead
 from dagster_divorder.models.spec import EmbeddingSpec, first_line, load_config, quiet, unusable
 
@@ -50,7 +50,7 @@ ROWS = 64
 """Documents that are projected together at most."""
 
 BUFFER_BYTES = 8 << 30
-"""Of gradients that wait to be projected, on a GPU at most; on a CPU they take CPU_SHARE of the memory."""
+"""Of gradients that wait to be projected, on a GPU at most; on a CPU MODEL_BYTES."""
 
 TILE = {"cpu": 1 << 20, "cuda": 1 << 26, "mps": 1 << 24}
 """Entries of R that are made at a time."""
@@ -203,7 +203,7 @@ class GradientModel(Model):
         self._here = threading.local()
         """`taken` by the thread: where the hooks put the gradients of its pass; none while it has no pass."""
         size = 4 * proxy.parameters
-        room = CPU_SHARE * main_memory() if spec.device == "cpu" else BUFFER_BYTES
+        room = MODEL_BYTES if spec.device == "cpu" else BUFFER_BYTES
         self.rows = max(1, min(ROWS, int(room / size)))
         self.cpu_budget = self.rows * spec.window
         # What a pass keeps of its last blocks, and what waits to be projected.

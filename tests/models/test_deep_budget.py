@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from dagster_divorder.engine.memory import is_out_of_memory, main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES, is_out_of_memory
 from dagster_divorder.models.batches import (
     CPU_BUDGET,
-    CPU_SHARE,
     GPU_BUDGET,
     SHARE,
     cpu_lanes,
@@ -71,7 +70,7 @@ def test_a_budget_does_not_follow_main_memory_to_the_byte() -> None:
 def test_lanes_are_cores_where_memory_allows_and_one_at_least() -> None:
     assert cpu_lanes(4, 512, 1000) == 4
     assert cpu_lanes(4, 512, 1 << 50) == 1
-    half = CPU_SHARE * main_memory() / (3.5 * CPU_BUDGET)
+    half = MODEL_BYTES / (3.5 * CPU_BUDGET)
     assert 2 <= cpu_lanes(64, 512, int(half)) <= 5
 
 

@@ -37,6 +37,7 @@ from dagster_divorder.core.measure.tables import SHUFFLED, drift_columns, findin
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -66,8 +67,6 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 SHUFFLES = 3
 ORDER_BYTES = 100
 """What measuring an order takes for a document, at its peak."""
-TOGETHER_BYTES = 256 << 20
-"""Two orders are measured at a time where one takes no more than this."""
 FEWEST_COLUMNS = 60
 """Of a bar in the picture, each a batch where there are that many."""
 
@@ -158,7 +157,7 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
         ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
     ]
-    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
+    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= MEASURED_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
     with (
         run.progress("measuring orders", len(tasks), "orders") as advance,

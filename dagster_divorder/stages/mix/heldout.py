@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.blocks import BlockRecords, utf8
 from dagster_divorder.corpus.columns import extract, settle
-from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.find import Found, find_files, own_folders
 from dagster_divorder.corpus.inputs import LongRecord
+from dagster_divorder.corpus.pairs import utf8
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
@@ -212,26 +212,23 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     found = _find(settings)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    for block in Corpus([found], settings.input.max_record_bytes):
-        if isinstance(block, Begin | End):
-            continue
+    corpus = Corpus([found], settings.input.max_record_bytes)
+    for block in (block for file in corpus for block in file.blocks()):
         if isinstance(block, LongRecord):
             raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
-        held = BlockRecords(block, found.shape)
-        every = np.arange(len(held.ids))
-        of = held.texts(every)
-        if len(of.sound) < len(every):
-            refusal = next(held.refusals(np.setdiff1d(every, of.sound)))
+        every = np.arange(len(block.ids))
+        parsed = block.parse(every)
+        if len(parsed.sound) < len(every):
+            refusal = next(block.refusals(np.setdiff1d(every, parsed.sound)))
             raise _refused(block.path, refusal.number, refusal.reason)
         if not len(every):
             continue
-        if (size := size + int(of.sizes.sum())) > MAX_BYTES:
+        if (size := size + int(parsed.text_sizes.sum())) > MAX_BYTES:
             raise _too_large("the texts of heldout.paths are", size, "name fewer files in heldout.paths")
-        content, _ = held.content(every)
-        sources.append(_source_names(content, found.shape.field(settings.mixing.trait), block.path))
-        texts.append(utf8(of.held))
-        records.append(content)
-        ids.append(of.ids)
+        sources.append(_source_names(parsed.content, found.shape.field(settings.mixing.trait), block.path))
+        texts.append(utf8(parsed.texts))
+        records.append(parsed.content)
+        ids.append(parsed.document_ids)
     if not ids:
         raise InputError(
             f"heldout.paths: {', '.join(settings.heldout.paths)} hold no document; expected one at least"

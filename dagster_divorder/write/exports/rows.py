@@ -24,6 +24,7 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.memory import MAPPED_BYTES
 from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import compact
@@ -40,8 +41,6 @@ from dagster_divorder.write.exports.file_rows import (
 )
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
-MAPPED_BYTES = 2 << 30
-"""The most bytes of stored ids that are mapped at once."""
 WORKERS_FROM_BYTES = 4 << 30
 """From this many bytes of ids on workers write them."""
 
