@@ -15,8 +15,8 @@ import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.run import last_run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.corpus.ids import find_records, record_names
 from dagster_divorder.stages.mix.repeats import load_stream
@@ -52,7 +52,7 @@ def where(
     """
     import pandas as pd
 
-    run = last_run(settings)
+    run = open_run(settings)
     packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
     steps, sequences = _rising("steps", steps), _rising("sequences", sequences)
     if not (steps or sequences or ids):
@@ -120,7 +120,7 @@ def plan_cut(
     Raises:
         InputError: as `where`; `resume_at` is missing or no step of the plan; no document is named.
     """
-    run, batch, steps = last_run(settings), settings.sequence.batch, _rising("steps", steps)
+    run, batch, steps = open_run(settings), settings.sequence.batch, _rising("steps", steps)
     if not (steps or ids):
         raise InputError(
             "no document is named; give steps that read them (--step 1200..1210), or their ids (--id)"

@@ -13,9 +13,10 @@ from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.pipeline.run import Run, last_run
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream
@@ -38,7 +39,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         InputError: the folder is no export, or one of its files was altered; no such trainer; impossible ranks.
         MissingStageError: without a folder, if there is no plan under these settings.
     """
-    run = last_run(settings)
+    run = open_run(settings)
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())

@@ -12,13 +12,13 @@ from dagster_divorder.units import BYTES, byte_size, duration
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline.estimate import Estimate, Machine
+    from dagster_divorder.estimates.first_run import Estimate, Machine
 
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
     """Time a stage, memory and disk of a first run on this machine; on larger ones if it does not fit here."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
-    from dagster_divorder.pipeline.estimate import make_estimate
+    from dagster_divorder.estimates.first_run import make_estimate
     from dagster_divorder.propose import settings_for
     from dagster_divorder.stages import GRAPH
 

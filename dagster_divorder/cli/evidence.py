@@ -21,15 +21,14 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
     details: every measure of each pair. only_csv: only these, as CSV. plot: PNG file for a picture of the trade-off.
     """
-    from dagster_divorder.pipeline import last_run, run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
     from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = by_batches(load_comparison(last_run(settings)))
+    rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
     data = {"conclusions": sentences, "comparison": rows}
     if only_csv:
@@ -63,8 +62,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     Raises:
         InputError: `evidence.tokens` is unset.
     """
-    from dagster_divorder.pipeline import last_run, run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
     from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
@@ -74,7 +72,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "4_000_000, and heldout.share to what is validated on, such as 0.01"
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
-    summary = load_evidence(last_run(settings))
+    summary = load_evidence(open_run(settings))
     rows = order_rows(summary)
     first, *verdict = summary["verdict"]
     columns = ("order", "held-out loss", "less shuffled")

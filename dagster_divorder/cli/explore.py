@@ -11,7 +11,7 @@ from dagster_divorder.errors import SettingsError
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.store.state import Receipt
 
 ROWS = 20
@@ -49,8 +49,7 @@ def explore(options: Options) -> Answer:
     Raises:
         SettingsError: the settings do not have the stage that answers it.
     """
-    from dagster_divorder.pipeline import last_run, run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.view.words import cells
 
     question, settings = QUESTIONS[options.question], settings_of(options)
@@ -60,7 +59,7 @@ def explore(options: Options) -> Answer:
             f"{question.lines}"
         )
     run_all(settings, stages=GRAPH.needed(settings, question.stage))
-    run = last_run(settings)
+    run = open_run(settings)
     result = question.answer(run, run.receipt(question.stage))
     answer, *sentences = result.sentences
     parts: list[Part] = [Line(answer, "strong"), *sentences]
@@ -155,7 +154,9 @@ def _map(run: Run, receipt: Receipt) -> Result:
     ]
     note = [figures["note"]] if figures["note"] else []
     manifest = read_manifest(run.settings.output.path) or {}
-    files = [run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files]
+    files: list[object] = [
+        run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files
+    ]
     if manifest.get("map") == receipt.version:
         files.append(run.settings.output.path / SIDECAR)
     return Result(

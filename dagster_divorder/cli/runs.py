@@ -6,7 +6,7 @@ import argparse
 import shlex
 import shutil
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.propose import Proposal
 
 
@@ -159,7 +159,7 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
-    planned = make_plan(settings, *(GRAPH.upstream(settings) if everything else ()))
+    planned = make_plan(GRAPH, settings, *(GRAPH.upstream(settings) if everything else ()))
     rows = [
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
@@ -183,7 +183,7 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
 
 def run(settings: Settings, *, details: bool) -> Answer:
     """Run every stage; the summary."""
-    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import run_all
 
     run_all(settings)
     return summary(settings, details=details)
@@ -191,8 +191,7 @@ def run(settings: Settings, *, details: bool) -> Answer:
 
 def stats(settings: Settings, *, details: bool) -> Answer:
     """Run the stages up to the measures of the order, without an output; the measures."""
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, run_all
 
     run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
     return summary(settings, details=details, output=False)
@@ -207,13 +206,13 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
-    from dagster_divorder.pipeline import last_run
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.pipeline.run import stage_row
+    from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
 
-    run = last_run(settings)
+    run = open_run(settings)
     figures = _figures_of_the_last_run(run, output)
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
@@ -239,15 +238,13 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
-    assets = {stage: figures[stage] for stage in figures if GRAPH[stage].asset}
+    stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
     if details:
-        parts += _details(run, figures, assets)
+        parts += _details(run, figures, stages)
     else:
         parts.append(
             f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
         )
-    counts = {"documents": "documents", "new": "new_documents", "reused": "reused_documents"}
-    counts |= {"seconds": "seconds"}
     return Answer(
         parts,
         {
@@ -263,17 +260,14 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            "stages": [
-                {"stage": stage, **{name: assets[stage][key] for name, key in counts.items()}}
-                for stage in assets
-            ],
+            "stages": stages,
         },
     )
 
 
-def _details(run: Run, figures: Figures, assets: Figures) -> list[Part]:
-    """Every order, what the order holds, and every asset."""
-    from dagster_divorder.pipeline.run import row_of
+def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Every order, the tables of a selection, and rows of `stage_row`."""
+    from dagster_divorder.pipeline.run import stages_table
     from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.view.measures import side_by_side
@@ -289,8 +283,7 @@ def _details(run: Run, figures: Figures, assets: Figures) -> list[Part]:
         for name, table in tables.items():
             if isinstance(table, Table) and table.rows:
                 parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
-    rows = [row_of(stage, assets[stage]) for stage in assets]
-    return [*parts, "", TextTable(rows, "each stage, as it last ran")]
+    return [*parts, "", stages_table(stages, "each stage, as it last ran")]
 
 
 def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
@@ -416,8 +409,7 @@ def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Run the stages of an output, and make the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, run_all
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
@@ -448,11 +440,12 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
+    from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
-        freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
+        freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, settings, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
         f"deleted documents: {freed.documents:,}",

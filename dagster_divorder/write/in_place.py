@@ -78,8 +78,8 @@ def stage_in_place(
             saved = [threads.submit(os.fsync, file.fileno()) for file in opened]
             for name, file in zip(begins, opened, strict=True):
                 output.entries[name] = entry_of(file)
-            for each in saved:
-                each.result()
+            for future in saved:
+                future.result()
 
 
 def _write(data: memoryview, low: list[int], high: list[int], file: list[int], offset: list[int]) -> None:

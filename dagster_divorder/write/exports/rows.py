@@ -208,17 +208,17 @@ class Rows:
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
         """
-        stored, every = self.stored, {**files, **(beside or {})}
+        stored, all_files = self.stored, {**files, **(beside or {})}
         if int(stored.begins[-1]) * stored.dtype.itemsize <= MAPPED_BYTES:
             rows = sum(end - first for (first, end), _ in files.values())
             with stored.progress("writing sequences", rows, "sequences") as advance:
-                for name, ((first, end), write) in every.items():
+                for name, ((first, end), write) in all_files.items():
                     with closing(ahead(self._mapped_blocks(first, end, advance))) as blocks:
                         folder.stage(name, partial(write, self._of_file(first, end), blocks))
             return
         permutation, at = self._permutation([span for span, _ in files.values()])
         shards = {}
-        for name, ((first, end), write) in every.items():
+        for name, ((first, end), write) in all_files.items():
             positions = (0, 0) if name not in files else (int(at[first]), int(at[end]))
             shards[name] = Shard(*positions, partial(_write, write, self._of_file(first, end)))
         permute(
