@@ -6,7 +6,9 @@ import fcntl
 import functools
 import gc
 import importlib.metadata
+import importlib.util
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,7 @@ import hypothesis
 import joblib
 import orjson
 import pytest
+import xxhash
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests hold what a CPU gives, byte for byte: a machine with a GPU hides it.
@@ -31,7 +34,7 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
-from dagster_divorder.models import bootstrap
+from dagster_divorder.models import bootstrap, decoder
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -109,30 +112,52 @@ def keep_files_in_memory(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+LARGE_PACKAGES = ("torch, transformers.models.llama.modeling_llama", "dagster, sklearn.covariance, umap")
+
+
+def compile_before_others_do() -> None:
+    """Compile in a fresh environment what each of several processes would: the bytecode of large packages, which are
+    installed without, and the kernels."""
+    torch = importlib.util.find_spec("torch")
+    bytecode = torch and torch.origin and importlib.util.cache_from_source(torch.origin)
+    if bytecode and not (sys.dont_write_bytecode or Path(bytecode).exists()):
+        importing = [
+            subprocess.Popen([sys.executable, "-c", f"import {names}"], stderr=subprocess.DEVNULL)
+            for names in LARGE_PACKAGES
+        ]
+        for process in importing:
+            process.wait()
+    compiled = Path(kernels.__file__).parent / "__pycache__"
+    if not list(compiled.glob("*.nbi")):
+        subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the kernels once before several processes would each; and let one of them add to Numba's cache at a time:
-    two that compile one function for two types at once would give both the same file."""
+    """Let one process at a time compile a kernel for new types: the others then find it in Numba's cache."""
     if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
         config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         keep_files_in_memory(config)
-        compiled = Path(kernels.__file__).parent / "__pycache__"
-        if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
-            subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
+        if config.getoption("numprocesses", None):
+            compile_before_others_do()
         return
-    from numba.core.caching import IndexDataCacheFile
+    from numba.core.dispatcher import Dispatcher
 
-    save = IndexDataCacheFile.save
+    compile_or_load, locked = Dispatcher.compile, set[str]()
 
-    def save_alone(self: Any, key: Any, data: Any) -> None:
-        folder = os.open(self._cache_path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            save(self, key, data)
-        finally:
-            os.close(folder)
+    def compile_alone(self: Any, signature: Any) -> Any:
+        module = self.py_func.__code__.co_filename
+        if module in locked or not Path(module).is_file():
+            return compile_or_load(self, signature)
+        with open(module, "rb") as source:
+            fcntl.flock(source, fcntl.LOCK_EX)
+            locked.add(module)
+            try:
+                return compile_or_load(self, signature)
+            finally:
+                locked.remove(module)
 
-    IndexDataCacheFile.save = save_alone
+    Dispatcher.compile = compile_alone
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -168,30 +193,51 @@ def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
-train = bootstrap.train
-
-
 @functools.lru_cache(100)
-def trained(texts: tuple[str, ...], tokenizer_bytes: int, **how: int) -> tuple[Any, dict[str, bytes]]:
-    with tempfile.TemporaryDirectory() as folder:
-        report = train(texts, folder, **how)
-        return report, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+def training(train: Callable[..., Any], key: str) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """What a training has written and reported, by what decides it: nothing before it has run."""
+    return {}, {}
+
+
+def known(
+    train: Callable[..., dict[str, Any]], key: object, directory: Path, *given: Any, **how: Any
+) -> dict[str, Any]:
+    """A training into a directory, which is among what is given: copied where the same was trained before."""
+    files, report = training(train, xxhash.xxh3_128_hexdigest(pickle.dumps(key)))
+    if not files:
+        report |= train(*given, **how)
+        files |= {path.name: path.read_bytes() for path in directory.iterdir()}
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return dict(report)
 
 
 @pytest.fixture(autouse=True)
 def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same texts give
-    the same bytes is proved in tests/models and tests/law."""
+    """Most whole pipelines run on the same few corpora, and training is a fifth of their time, more where a decoder is
+    trained. That the same texts give the same bytes is proved in tests/models and tests/law, and what a training takes
+    is measured for estimates."""
+    trains = request.path.parent.name in ("models", "law") or request.path.name == "test_estimate.py"
+    if trains and request.path.name != "test_settings_decide.py":
+        return
+    train_table, train_decoder = bootstrap.train, decoder.train
 
-    def known(texts: Sequence[str], directory: Path | str, **how: int) -> Any:
-        report, files = trained(tuple(texts), bootstrap.TOKENIZER_BYTES, **how)
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            Path(directory, name).write_bytes(data)
-        return report
+    def known_table(
+        texts: Sequence[str], directory: Path, *, progress: object = None, **how: int
+    ) -> dict[str, Any]:
+        key = (list(texts), bootstrap.TOKENIZER_BYTES, sorted(how.items()))
+        return known(train_table, key, directory, texts, directory, **how)
 
-    if request.path.parent.name in ("pipeline", "defs", "bad_input"):
-        monkeypatch.setattr(bootstrap, "train", known)
+    def known_decoder(
+        base: Path, directory: Path, *arrays: Any, advance: object = None, **how: int
+    ) -> dict[str, Any]:
+        files = [path.read_bytes() for path in sorted(base.iterdir())]
+        key = (files, arrays, sorted(how.items()))
+        return known(train_decoder, key, directory, base, directory, *arrays, **how)
+
+    monkeypatch.setattr(bootstrap, "train", known_table)
+    monkeypatch.setattr(decoder, "train", known_decoder)
 
 
 TOPICS = {

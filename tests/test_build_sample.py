@@ -159,6 +159,7 @@ def test_unreadable_files_are_counted(sources: dict[str, list[Any]]) -> None:
     assert build_sample.collect(sources, documents=10_000).skipped_files == 3  # broken, latin, null
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("documents", [1, 2, 7, 30, 91])
 def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], documents: int) -> None:
     assert len(_collect(sources, documents=documents)) == documents
@@ -195,6 +196,7 @@ def test_parsing_stops_with_the_share(sources: dict[str, list[Any]], monkeypatch
     assert 0 < len(parsed) < 15
 
 
+@pytest.mark.slow
 def test_packages_beyond_the_largest_serve_when_those_do_not_suffice(
     sources: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_packages_beyond_the_largest_serve_when_those_do_not_suffice(
     assert {record["source"] for record in _collect(sources, documents=85)} > {"bulk"}
 
 
+@pytest.mark.slow
 def test_same_environment_same_bytes(root: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a" / "docs.jsonl", tmp_path / "b" / "docs.jsonl"
     for output in (first, second):

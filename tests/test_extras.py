@@ -18,7 +18,7 @@ from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.results import load_results
 from dagster_divorder.settings.sections import Engine
 from tests.conftest import topic_records, write_jsonl
-from tests.test_layers import MODULES, PACKAGE
+from tests.test_layers import MODULES, PACKAGE, imports_that_run, tree_of
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
 ALWAYS = {"huggingface_hub", "typing_extensions"}
@@ -34,17 +34,12 @@ def names(requirements: list[str]) -> set[str]:
 
 def imports_of(tree: ast.Module) -> set[str]:
     """Packages that code imports as it runs, at its top or inside functions."""
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    nodes = [node for node in ast.walk(tree) if id(node) not in for_types]
-    modules = [
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
-    ]
-    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules: list[str] = []
+    for node in imports_that_run(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif node.module and not node.level:
+            modules.append(node.module)
     return {module.partition(".")[0] for module in modules}
 
 
@@ -56,9 +51,7 @@ ELSEWHERE = {
 
 def test_only_packages_that_are_always_installed_are_imported_by_name() -> None:
     always = names(PROJECT["dependencies"]) | ALWAYS | sys.stdlib_module_names | {"dagster_divorder"}
-    found = {
-        path.relative_to(PACKAGE).as_posix(): imports_of(ast.parse(path.read_text())) for path in MODULES
-    }
+    found = {path.relative_to(PACKAGE).as_posix(): imports_of(tree_of(path)) for path in MODULES}
     others = {name: imports - always for name, imports in found.items() if imports - always}
     assert others == ELSEWHERE
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,6 +21,11 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 def name_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def loaded(code: str) -> set[str]:
@@ -140,36 +146,44 @@ def imported_by(tree: ast.AST) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_downwards_only(path: Path) -> None:
-    layer = path.relative_to(PACKAGE).parts[0]
-    imported = imported_by(ast.parse(path.read_text()))
-    ours = {name.split(".")[1] for name in imported if name.startswith("dagster_divorder.")}
-    if layer in ALLOWED:
+def test_imports_go_downwards_only() -> None:
+    wrong: dict[str, set[str]] = {}
+    for path in MODULES:
+        layer = path.relative_to(PACKAGE).parts[0]
+        imported = imported_by(tree_of(path))
+        ours = {name.split(".")[1] for name in imported if name.startswith("dagster_divorder.")}
         settings = set() if layer in BELOW_SETTINGS else {"settings"}
-        assert ours <= ALLOWED[layer] | BELOW_ALL | settings
-    if layer not in ("defs", "definitions.py"):
-        assert not any(name.split(".")[0] == "dagster" for name in imported)
+        upwards = ours - ALLOWED[layer] - BELOW_ALL - settings if layer in ALLOWED else set()
+        if layer not in ("defs", "definitions.py"):
+            upwards |= {"dagster"} & {name.split(".")[0] for name in imported}
+        if upwards:
+            wrong[name_of(path)] = upwards
+    assert wrong == {}
+
+
+def imports_that_run(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports at the top of code or inside functions; not those for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield from imports_that_run(node)
 
 
 def arrows(tree: ast.Module, known: Set[str]) -> set[str]:
-    """Modules of this package that code imports, at its top or inside functions; not those for type checkers alone."""
-    for_types = {
-        id(node)
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
-        for node in ast.walk(branch)
+    """Modules of this package that code imports as it runs."""
+    names = {
+        (node.module or "", alias.name)
+        for node in imports_that_run(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
-    nodes = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and id(node) not in for_types
-    ]
-    names = {(node.module or "", alias.name) for node in nodes for alias in node.names}
     return {f"{module}.{name}" if f"{module}.{name}" in known else module for module, name in names} & known
 
 
 def test_no_modules_import_each_other() -> None:
     known = {name_of(path) for path in MODULES}
-    graph = {name_of(path): arrows(ast.parse(path.read_text()), known - {name_of(path)}) for path in MODULES}
+    graph = {name_of(path): arrows(tree_of(path), known - {name_of(path)}) for path in MODULES}
     TopologicalSorter(graph).prepare()
     graph["dagster_divorder.errors"] = {"dagster_divorder.core.order"}
     with pytest.raises(CycleError):

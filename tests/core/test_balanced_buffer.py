@@ -18,9 +18,10 @@ from dagster_divorder.core.kernels.order_buffer import (
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.balanced_buffer import empty_slots, empty_sums, keep
 from dagster_divorder.core.order.items import document_items
+from tests.conftest import examples
 from tests.twins.balanced_buffer import largest_regret
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=examples(60), deadline=None)
 
 
 def through(
@@ -149,6 +150,7 @@ def test_a_debt_that_cannot_be_paid_is_forgotten() -> None:
     assert share.max() < 0.75
 
 
+@pytest.mark.slow
 def test_the_strategy_drifts_in_no_length_and_keeps_the_mix() -> None:
     random = np.random.default_rng(0)
     tokens = np.rint(random.lognormal(5, 1.0, 6000)).astype(int) + 1

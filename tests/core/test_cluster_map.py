@@ -88,7 +88,7 @@ def test_like_documents_lie_together_and_new_ones_among_their_like(fitted):
     assert (old[np.argsort(apart, axis=1)[:, :5]] == new[:, None]).mean() > 0.97
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows=st.lists(st.integers(0, 199), max_size=30))
 def test_a_place_depends_on_its_document_alone(fitted, rows):
     vectors = blobs(200, seed=2)[0]

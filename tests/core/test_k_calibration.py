@@ -113,6 +113,7 @@ def test_two_passes_measure_each_clustering_as_it_would_be_alone(size, sample):
         assert of.silhouette.sizes.sum() == sample
 
 
+@pytest.mark.slow
 def test_ten_thousand_clusters_have_labels_of_their_own():
     angles = np.linspace(0, 6, 10_000)
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

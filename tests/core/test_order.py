@@ -185,121 +185,83 @@ def test_importing_the_strategies_loads_nothing_heavy():
 GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
 
 
-@pytest.mark.parametrize(
-    ("counts", "groups", "options", "message"),
-    [
-        pytest.param(GOOD, [0, 0, 1], {"strategy": "balancd"}, "balancd.*balanced", id="strategy"),
-        pytest.param(
-            GOOD, [0, 0, 1], {"strategy": "bin_packing"}, "sequence_length", id="no sequence_length"
-        ),
-        pytest.param(GOOD, [0, 0, 1], {"sequence_length": 0}, "sequence_length is 0", id="sequence_length 0"),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "stratified", "within_cluster": "length"},
-            "within_cluster is 'length'; expected 'random'",
-            id="within_cluster",
-        ),
-        pytest.param(GOOD, [0, 0, 1], {"seed": -1}, "seed is -1", id="negative seed"),
-        pytest.param(GOOD, [0, 0, 1], {"seed": 0.5}, "seed is 0.5", id="broken seed"),
-        pytest.param(GOOD, [0, 0, 1], {"weights": [1]}, r"\(1,\).*\(2,\)", id="weights shape"),
-        pytest.param(GOOD, [0, 0, 1], {"weights": [1, 0]}, "group 1 is 0", id="weight 0"),
-        pytest.param(GOOD, [0, 0, 1], {"weights": [-2, 1]}, "group 0 is -2", id="negative weight"),
-        pytest.param(GOOD, [0, 0, 1], {"weights": [1, np.nan]}, "group 1 is nan", id="NaN weight"),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"weights": [1, 1e300]},
-            "group 1 is 1e.300; expected a number from",
-            id="weight too large",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "f2", "f2_lambda": -1},
-            "f2_lambda is -1; expected greater than or equal to 0",
-            id="lambda",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "f2", "f2_lambda": np.nan},
-            "f2_lambda is nan; expected",
-            id="NaN lambda",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "f2", "f2_lambda": "one"},
-            "f2_lambda is 'one'; expected a valid number",
-            id="lambda no number",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "block_shuffle", "block_strategy": "f33"},
-            "block_strategy is 'f33'.*'f3'",
-            id="block strategy",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "block_shuffle", "block_strategy": "block_shuffle"},
-            "block_strategy is 'block_shuffle'",
-            id="blocks of blocks",
-        ),
-        pytest.param(
-            GOOD, [0, 0, 1], {"shards": 3}, "'balanced' has no option 'shards'; it has none", id="no options"
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "buffer", "bufer": 3},
-            "'buffer' has no option 'bufer'; its options are buffer; did you mean 'buffer'",
-            id="unknown option",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "buffer", "shards": 3},
-            "'buffer' has no option 'shards'",
-            id="another's",
-        ),
-        pytest.param(
-            GOOD,
-            [0, 0, 1],
-            {"strategy": "block_shuffle", "block_strategy": "f2", "within_cluster": "random"},
-            "'block_shuffle' has no option 'within_cluster'; its options are block_strategy, f2_lambda",
-            id="not of the blocks' strategy",
-        ),
-        pytest.param(
-            GOOD, [0, 0, 1], {"strategy": "buffer", "buffer": 0}, "buffer is 0; expected", id="buffer 0"
-        ),
-        pytest.param(GOOD, [0, 0], {}, r"\(2,\).*\(3,\)", id="groups shape"),
-        pytest.param(GOOD, [0, 0, 2], {}, r"\[0, 2\].*0..G-1", id="missing group"),
-        pytest.param(GOOD, [-1, 0, 1], {}, r"\[-1, 0, 1\]", id="negative group"),
-        pytest.param(GOOD, [0.0, 0.0, 1.0], {}, "float64", id="groups not whole"),
-        pytest.param(GOOD.toarray(), [0, 0, 1], {}, "ndarray.*csr_matrix", id="dense counts"),
-        pytest.param(GOOD.tocsc(), [0, 0, 1], {}, "csc_matrix.*csr_matrix", id="other sparse format"),
-        pytest.param(-GOOD, [0, 0, 1], {}, "-3", id="negative count"),
-        pytest.param(GOOD * np.nan, [0, 0, 1], {}, "nan", id="NaN count"),
-        pytest.param(GOOD * np.inf, [0, 0, 1], {}, "inf", id="infinite count"),
-        pytest.param(GOOD * 1j, [0, 0, 1], {}, "complex128", id="complex count"),
-        pytest.param(GOOD * 2**61, [0, 0, 1], {}, "coarser unit", id="too many tokens"),
-        pytest.param(csr_matrix((2, 0)), [], {}, "no column", id="no trait value"),
-        pytest.param(
-            GOOD, [0, 0, 1], {"coordinates": [[1.0]]}, r"\(1, 1\).*\(2, D\)", id="coordinates shape"
-        ),
-        pytest.param(GOOD, [0, 0, 1], {"coordinates": [[1.0], [np.nan]]}, "nan", id="NaN coordinate"),
-        pytest.param(GOOD, [0, 0, 1], {"coordinates": [["a"], ["b"]]}, "<U1", id="coordinates of text"),
-        pytest.param(
-            GOOD * 0.3, [0, 0, 1], {"strategy": "token_deficit"}, "item 0 has 0.3 tokens", id="broken tokens"
-        ),
-    ],
-)
-def test_bad_input_is_named(counts, groups, options, message):
+BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
+    "strategy": ({"strategy": "balancd"}, "balancd.*balanced"),
+    "no sequence_length": ({"strategy": "bin_packing"}, "sequence_length"),
+    "sequence_length 0": ({"sequence_length": 0}, "sequence_length is 0"),
+    "within_cluster": (
+        {"strategy": "stratified", "within_cluster": "length"},
+        "within_cluster is 'length'; expected 'random'",
+    ),
+    "negative seed": ({"seed": -1}, "seed is -1"),
+    "broken seed": ({"seed": 0.5}, "seed is 0.5"),
+    "weights shape": ({"weights": [1]}, r"\(1,\).*\(2,\)"),
+    "weight 0": ({"weights": [1, 0]}, "group 1 is 0"),
+    "negative weight": ({"weights": [-2, 1]}, "group 0 is -2"),
+    "NaN weight": ({"weights": [1, np.nan]}, "group 1 is nan"),
+    "weight too large": ({"weights": [1, 1e300]}, "group 1 is 1e.300; expected a number from"),
+    "lambda": ({"strategy": "f2", "f2_lambda": -1}, "f2_lambda is -1; expected greater than or equal to 0"),
+    "NaN lambda": ({"strategy": "f2", "f2_lambda": np.nan}, "f2_lambda is nan; expected"),
+    "lambda no number": (
+        {"strategy": "f2", "f2_lambda": "one"},
+        "f2_lambda is 'one'; expected a valid number",
+    ),
+    "block strategy": (
+        {"strategy": "block_shuffle", "block_strategy": "f33"},
+        "block_strategy is 'f33'.*'f3'",
+    ),
+    "blocks of blocks": (
+        {"strategy": "block_shuffle", "block_strategy": "block_shuffle"},
+        "block_strategy is 'block_shuffle'",
+    ),
+    "no options": ({"shards": 3}, "'balanced' has no option 'shards'; it has none"),
+    "unknown option": (
+        {"strategy": "buffer", "bufer": 3},
+        "'buffer' has no option 'bufer'; its options are buffer; did you mean 'buffer'",
+    ),
+    "another's": ({"strategy": "buffer", "shards": 3}, "'buffer' has no option 'shards'"),
+    "not of the blocks' strategy": (
+        {"strategy": "block_shuffle", "block_strategy": "f2", "within_cluster": "random"},
+        "'block_shuffle' has no option 'within_cluster'; its options are block_strategy, f2_lambda",
+    ),
+    "buffer 0": ({"strategy": "buffer", "buffer": 0}, "buffer is 0; expected"),
+    "coordinates shape": ({"coordinates": [[1.0]]}, r"\(1, 1\).*\(2, D\)"),
+    "NaN coordinate": ({"coordinates": [[1.0], [np.nan]]}, "nan"),
+    "coordinates of text": ({"coordinates": [["a"], ["b"]]}, "<U1"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_a_bad_option_is_named(options, message):
     with pytest.raises(InputError, match=message):
-        order(counts, groups, **options)
+        order(GOOD, [0, 0, 1], **options)
+
+
+BAD_ITEMS = {
+    "groups shape": (GOOD, [0, 0], r"\(2,\).*\(3,\)"),
+    "missing group": (GOOD, [0, 0, 2], r"\[0, 2\].*0..G-1"),
+    "negative group": (GOOD, [-1, 0, 1], r"\[-1, 0, 1\]"),
+    "groups not whole": (GOOD, [0.0, 0.0, 1.0], "float64"),
+    "dense counts": (GOOD.toarray(), [0, 0, 1], "ndarray.*csr_matrix"),
+    "other sparse format": (GOOD.tocsc(), [0, 0, 1], "csc_matrix.*csr_matrix"),
+    "negative count": (-GOOD, [0, 0, 1], "-3"),
+    "NaN count": (GOOD * np.nan, [0, 0, 1], "nan"),
+    "infinite count": (GOOD * np.inf, [0, 0, 1], "inf"),
+    "complex count": (GOOD * 1j, [0, 0, 1], "complex128"),
+    "too many tokens": (GOOD * 2**61, [0, 0, 1], "coarser unit"),
+    "no trait value": (csr_matrix((2, 0)), [], "no column"),
+}
+
+
+@pytest.mark.parametrize(("counts", "groups", "message"), BAD_ITEMS.values(), ids=BAD_ITEMS)
+def test_bad_items_are_named(counts, groups, message):
+    with pytest.raises(InputError, match=message):
+        order(counts, groups)
+
+
+def test_a_strategy_that_counts_tokens_needs_whole_ones():
+    with pytest.raises(InputError, match=r"item 0 has 0\.3 tokens"):
+        order(GOOD * 0.3, [0, 0, 1], strategy="token_deficit")
 
 
 def test_balanced_takes_any_unit():

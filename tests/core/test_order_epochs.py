@@ -10,6 +10,7 @@ from dagster_divorder.core.order import STRATEGIES, Targets, order
 from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders
 from dagster_divorder.core.order.spread import spacing
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -28,7 +29,7 @@ def places(orders: np.ndarray) -> np.ndarray:
 
 @every_strategy
 @given(items=st.integers(1, 200), seed=st.integers(0, 2), frozen=st.integers(0, 20))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(strategy, items, seed, frozen):
     counts, groups = sequences(items, 3)
     consumed = np.random.default_rng(seed).permutation(items)[:frozen]
@@ -41,6 +42,7 @@ def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(s
     assert np.array_equal(orders[:2], epoch_orders(counts, groups, 2, **options))
 
 
+@pytest.mark.slow
 @every_strategy
 @pytest.mark.parametrize("items", [BLOCK, 500, 3000])
 def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
@@ -67,6 +69,7 @@ def test_copies_keep_their_distances_across_the_boundary():
     assert both.smallest > 0.5 * items - 0.35 * items
 
 
+@pytest.mark.slow
 def test_windows_over_the_boundary_stray_no_more_than_those_inside():
     counts, groups = sequences(4096)
     epochs = 4

@@ -14,7 +14,7 @@ from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
-laws = settings(max_examples=25, deadline=None)
+laws = settings(max_examples=examples(25), deadline=None)
 # Numbers of copies of some documents; small cells below, so that there are several of them.
 multiplicities = st.lists(st.one_of(st.integers(1, 3), st.integers(1, 40)), min_size=1, max_size=60)
 
@@ -34,7 +34,7 @@ def corpus_of(copies: list[int], seed: int = 0) -> tuple[csr_matrix, np.ndarray,
 
 @every_strategy
 @given(copies=multiplicities, seed=st.integers(0, 3), frozen=st.integers(0, 30))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed, frozen):
     counts, groups, document = corpus_of(copies)
     consumed = np.random.default_rng(seed).permutation(len(document))[:frozen]
@@ -48,6 +48,7 @@ def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed
     assert made.tobytes() == again.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["balanced", "random", "stratified", "block_shuffle"])
 @given(copies=multiplicities, seed=st.integers(0, 3))
 @laws

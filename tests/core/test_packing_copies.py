@@ -198,6 +198,7 @@ def read(
     return packed, orders, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"),
     [

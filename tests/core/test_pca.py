@@ -39,7 +39,7 @@ def test_a_projection_equals_its_twin(shape, components):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 40), st.integers(0, 1000), st.integers(1, 3))
 def test_neither_the_batch_nor_threads_change_a_byte(rows, seed, threads):
     vectors, _ = spread(100, 70, seed)

@@ -131,6 +131,7 @@ def clumps() -> NDArray[np.int64]:
     return np.concatenate([np.random.default_rng(4).permutation(batches).ravel(), rest])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "caught"),
     [

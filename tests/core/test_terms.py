@@ -173,7 +173,7 @@ def test_a_pair_of_characters_is_shown_with_what_it_goes_on_with() -> None:
     assert not {"烏克", "克蘭", "足球"} & {*terms[0], *terms[1]}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 1000), st.permutations(range(4)))
 def test_the_number_of_a_cluster_changes_none_of_its_terms(seed: int, numbers: list[int]) -> None:
     texts, labels = topical(8, seed)

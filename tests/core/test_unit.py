@@ -32,7 +32,7 @@ def test_unit_rows_have_length_one_and_their_direction(n, dims, seed, kind):
         assert found.tolist() == pytest.approx([x / length for x in row] if length else row, abs=1e-7)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 40), st.integers(1, 300), st.integers(0, 1000))
 def test_the_batch_changes_no_byte(rows, dims, seed):
     vectors = np.random.default_rng(seed).normal(size=(60, dims)).astype(np.float32)

@@ -30,6 +30,7 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 import dagster_divorder
+from dagster_divorder.core.kernels import order_greedy
 from dagster_divorder.pipeline import run
 from dagster_divorder.stages.output.curated_output import PACKAGES
 
@@ -106,11 +107,14 @@ def serve() -> None:
     assert threading.active_count() == 1, "a process with threads must not fork"
     # The collector touches every object, and each touched page is copied in the child.
     gc.freeze()
+    compiled, loaded = Path(order_greedy.totals_of.stats.cache_path), 0
     for line in sys.stdin:
         job = json.loads(line)
         for name in job.get("imports", []):
             importlib.import_module(name)
-        _load_kernels()
+        if (changed := compiled.stat().st_mtime_ns) != loaded:
+            _load_kernels()
+            loaded = changed
         child = os.fork()
         if not child:
             _child(job)

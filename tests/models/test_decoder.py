@@ -244,6 +244,7 @@ def test_the_process_is_left_as_it_was(base: Path, tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 5, 130])
 def test_any_width_and_two_short_documents_will_do(dim: int, tmp_path: Path) -> None:
     texts = ["a bee sees a sea of trees", "nine mice like rice twice a night"]

@@ -126,6 +126,7 @@ def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Folders, kind:
     assert np.abs(found[0] - found[1]).max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 @pytest.mark.parametrize("pad", [5000, -1, None])
 def test_padding_without_a_row_of_its_own_changes_nothing(
@@ -136,6 +137,7 @@ def test_padding_without_a_row_of_its_own_changes_nothing(
     np.testing.assert_allclose(found, embed(checkpoints(kind)), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("chunk", [False, True], ids=["truncate", "chunk"])
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
@@ -146,6 +148,7 @@ def test_poolings_and_windows(checkpoints: Folders, kind: str, chunk: bool, pool
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_only_models_that_see_ahead_are_told_what_is_padding(checkpoints: Folders, dtype: Any) -> None:
     masked = {
@@ -387,6 +390,7 @@ def cpu_error(positions: int) -> Exception:
     return RuntimeError(f"[enforce fail] not enough memory: you tried to allocate {positions} bytes.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("error", [cuda_error, cpu_error])
 def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(

@@ -115,6 +115,7 @@ def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", [*KINDS, "bootstrap"])
 def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers: int) -> None:
@@ -165,6 +166,7 @@ def documents(number: int = 12) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(1, 400, lengths.sum()).astype(np.uint16), lengths
 
 
+@pytest.mark.slow
 def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: GradientModel) -> None:
     ids, lengths = documents()
     expected = np.zeros((len(lengths), 64))
@@ -185,6 +187,7 @@ def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: Gradient
         assert not found.flagged.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_bytes_depend_neither_on_lanes_nor_on_what_came_before(llama: GradientModel, lanes: int) -> None:
     ids, lengths = documents(20)
@@ -289,6 +292,7 @@ def test_signs_are_as_random_as_coins() -> None:
         assert abs(float((made[one] * made[other]).mean())) < 4 / (2048 * 256) ** 0.5
 
 
+@pytest.mark.slow
 def test_cosines_of_gradients_are_kept(checkpoints: Folders) -> None:
     """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
     K >= 6 ln n / (eps^2 / 2 - eps^3 / 3)."""

@@ -235,6 +235,7 @@ def test_a_directory_is_read_as_it_is(tmp_path: Path) -> None:
     assert np.isfinite(found.losses).all() and np.isfinite(found.ranks).all()
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"'1T'; expected tiny, 10M, 50M, 160M, or a directory"):
         training.check_model("1T", LENGTH)

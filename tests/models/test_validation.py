@@ -81,6 +81,7 @@ def one_at_a_time(directory: Path, context: int) -> dict[str, list[float]]:
     return dict(sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("context", "batch_tokens"), [(None, 8192), (7, 30)])
 def test_losses_are_those_of_one_document_at_a_time(

@@ -22,6 +22,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.evidence import gradient_proxy
 from dagster_divorder.store.base import STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -50,7 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "exports": {"formats": ("parquet", "text")},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
-        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
+        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
     },
     "vectors of one's own": {
         "embedding": {"kind": "external", "pca": 2},
@@ -291,6 +292,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
         patch.setattr(ingest, "FRAGMENT_ROWS", 40)
+        patch.setattr(gradient_proxy, "DOCUMENTS", gradient_proxy.FEWEST)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

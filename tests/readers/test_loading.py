@@ -84,6 +84,7 @@ def test_any_ranks_go_on_where_any_others_stopped(
     assert all(next(reader, None) is None for reader in readers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 2)])
 def test_workers_that_read_ahead_change_no_position(
     export: tuple[Path, list[Any]], before: int, after: int
@@ -112,6 +113,7 @@ def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tup
     assert not list(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1)])
 def test_a_stateful_loader_keeps_the_samplers_position(
@@ -151,6 +153,7 @@ def test_a_plain_loader_reads_what_its_sampler_says(export: tuple[Path, list[Any
     assert consumed([iter(DataLoader(dataset, 5, collate_fn=dataset.collate))], len(rows) // 5) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_stream_in_somebody_elses_loader_keeps_its_order_and_its_place(
     export: tuple[Path, list[Any]], workers: int

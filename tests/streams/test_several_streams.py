@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.streams.resuming import resumes_exactly, state_after
 
 TARGET = {"web": 0.7, "code": 0.2, "books": 0.1}
@@ -149,7 +150,7 @@ def test_the_others_share_what_one_that_has_run_out_had() -> None:
 
 @pytest.mark.parametrize("exhausted", ["stop", "repeat", "reweigh"])
 @pytest.mark.parametrize("kind", ["lists", "epochs", "balanced", "balanced epochs"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(stop=st.integers(0, 130), again=st.integers(0, 100), epoch=st.integers(0, 2))
 def test_a_resumed_mix_goes_on_exactly(exhausted: Any, kind: str, stop: int, again: int, epoch: int) -> None:
     """At two stops, the second in the resumed mix; and the pass after it begins anew."""

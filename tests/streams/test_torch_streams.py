@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.streams.resuming import resumes_exactly, resumes_twice, state_after
 
 torch = pytest.importorskip("torch")
@@ -105,7 +106,7 @@ def test_the_result_is_a_torch_dataset(class_: type) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(stop=st.integers(0, N), again=st.integers(0, 60))
 def test_a_resumed_stream_goes_on_exactly(stream: str, stop: int, again: int) -> None:
     assert sorted(numbers(balanced(STREAMS[stream]()))) == list(range(N))

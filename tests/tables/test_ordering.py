@@ -77,6 +77,7 @@ def test_the_order_is_a_permutation_whatever_the_table(rows: Any, by: Any, seed:
     assert made.tolist() == divorder.order(rows, by, tokens="t", seed=seed, bins=3).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", BY)
 def test_windows_carry_the_mix(by: str) -> None:
     """Of every type of column: tenths of the order stray less than a shuffle's, in shares of rows."""

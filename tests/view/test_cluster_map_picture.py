@@ -60,6 +60,7 @@ def test_a_bar_is_as_long_as_its_cluster_is_large():
     np.testing.assert_allclose(np.array(lengths) / max(lengths), np.array(sizes) / 4000, atol=0.01)
 
 
+@pytest.mark.slow
 def test_a_full_map_is_a_small_file():
     rng = np.random.default_rng(0)
     xy, labels = rng.uniform(size=(20_000, 2)), rng.integers(0, 30, 20_000)

@@ -142,7 +142,8 @@ def target_path(problem: Problem) -> Path:
     totals = _group_totals(problem.whole.values, problem)
     if problem.targets is None or not totals[0] > 0:
         return straight_path(problem)
-    shares = fitted_shares(problem.targets, problem.groups, problem.whole.values)
+    # Kernels compile once more for arrays in column order.
+    shares = np.ascontiguousarray(fitted_shares(problem.targets, problem.groups, problem.whole.values))
     progress = np.asarray(problem.targets.progress, np.float64)
     widths = np.diff(progress)[:, np.newaxis]
     steps = 0.5 * (shares[1:] + shares[:-1]) * widths

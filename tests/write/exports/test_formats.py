@@ -124,6 +124,7 @@ class Large:
             yield np.full(1 << 19, int(fragment.name), np.uint16)
 
 
+@pytest.mark.slow
 def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = rows_of([1 << 15] * 16 * 32, length=1 << 12, end_of_text=False)
     view = replace(rows.stored.view, documents=tuple(Fragment(str(n), "", 16) for n in range(32)))
