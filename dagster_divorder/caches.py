@@ -1,4 +1,4 @@
-"""Where this machine keeps what can be made again."""
+"""The folder for caches of this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dagster_divorder.errors import InputError
 
 
 def cache_folder() -> Path:
-    """The folder of this user for what can be made again: divorder in $XDG_CACHE_HOME, else in ~/.cache; where that
-    cannot be written to, as in many containers, divorder-UID in the temporary folder.
+    """This user's folder for caches: divorder in $XDG_CACHE_HOME or ~/.cache; if that is not writable, as in many
+    containers, divorder-UID in the temporary folder.
 
     Raises:
-        InputError: neither can be written to, or the one in the temporary folder is another user's.
+        InputError: neither is writable, or the one in the temporary folder belongs to another user.
     """
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
         pass
     try:
         folder = Path(tempfile.gettempdir(), f"divorder-{os.getuid()}")
-        # What lies there is trusted, compiled code among it.
+        # Files there are trusted, and some are compiled code.
         if _is_writable(folder) and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
             return folder
     except OSError:  # no temporary folder at all

@@ -1,4 +1,4 @@
-"""The Dagster code location: settings are loaded once, and the stages that they have become assets."""
+"""The Dagster code location: it loads the settings once and makes an asset of each of their stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 
 def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> dg.Definitions:
-    """All that Dagster sees of some stages under some settings, which a file holds."""
+    """Dagster's definitions of a graph under settings. file: holds the settings."""
     return dg.Definitions(
         assets=assets(graph, settings),
         jobs=jobs(graph, settings, file),
@@ -38,7 +38,7 @@ def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> d
 try:
     defs = definitions(GRAPH, load_settings(), config_file(None, os.environ))
 except DivOrderError as error:
-    # A command that this ends says it in a sentence.
+    # Commands end with one sentence.
     sys.excepthook = lambda kind, raised, trace: print(f"divorder: {raised}", file=sys.stderr)
-    # Dagster's pages begin with the message of an error of its own; others they wrap in one.
+    # Dagster's pages begin with the message of its own errors, and wrap others.
     raise dg.DagsterInvalidDefinitionError(str(error)) from None

@@ -7,15 +7,15 @@
     │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
-    │   ├── LeaseLostError     another run has taken it over from this one
-    │   ├── DamagedFileError   a file that can be made again is missing or not what was written
+    │   ├── LeaseLostError     another run has taken the lease over
+    │   ├── DamagedFileError   a file that a run can make again is missing or not what was written
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
-    ├── MemoryLimitError   memory, or what a process is allowed of it, does not suffice
-    └── MissingStageError      a result is asked for before the stage that makes it has run
+    ├── MemoryLimitError   memory, or the limit of a process, does not suffice
+    └── MissingStageError      a needed stage has not run yet
 
-A message names the value found, what was expected, and what to do about it. It never holds what is secret in a URL, and
-what it quotes may be anybody's: control characters of it are shown as escapes.
+A message names the value, the expectation and the remedy. It never holds secrets of a URL, and shows control characters
+of quoted texts as escapes.
 """
 
 import re
@@ -23,13 +23,13 @@ import re
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters but for tab and line feed, those that turn the direction of a line, and halves of characters."""
+"""Control characters except tab and line feed, characters that turn the direction of a line, and lone surrogates."""
 
 
 def printable(text: str) -> str:
-    """A text that a terminal only shows: no file name, field or id in it moves the cursor or reorders a line. What
-    would is written as JSON and TOML escape it, so that printed settings stay what they are."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """A text in which no file name, field or id moves a terminal's cursor or reorders a line: such characters become
+    escapes of JSON and TOML, so that printed settings keep their values."""
+    return _CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 _USER = re.compile(r"(?<=://)[^/?#\s]*@")
@@ -41,8 +41,7 @@ _WEB_QUERY = re.compile(r"(https?://[^\s'\"?]*\?)[^\s'\"]*")
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URLs have no user, password or signed query: what reaches a message, a log or a result of a URL that
-    is not one of checked settings."""
+    """A text without users, passwords and signed queries of its URLs, for messages, logs and results."""
     return _WEB_QUERY.sub(r"\1...", _QUERY.sub("...", _USER.sub("...@", text)))
 
 
@@ -69,7 +68,7 @@ class RejectLimitError(InputError):
 
 
 class MissingPackageError(InputError):
-    """What is asked for needs a package that is not installed; the message says how to install it."""
+    """A package is not installed; the message says how to install it."""
 
 
 class StoreError(DivOrderError):
@@ -81,25 +80,25 @@ class StoreBusyError(StoreError):
 
 
 class LeaseLostError(StoreError):
-    """This run was silent for so long that another one has taken the store over; it publishes nothing any more."""
+    """This run was silent so long that another one took the store over; it publishes nothing more."""
 
 
 class DamagedFileError(StoreError):
-    """A file of the store is missing or not what was written. A run makes it again, so it is not the end of one.
+    """A file of the store is missing or not what was written; a run makes it again and goes on.
 
     `name` is its name in the store.
     """
 
-    # A default, since an exception that comes from another process is made with the message alone.
+    # The default serves exceptions of other processes, which pickle makes from the message alone.
     def __init__(self, message: str, name: str = "") -> None:
         super().__init__(message)
         self.name = name
 
 
 class DiskFullError(StoreError):
-    """The disk is full. What was there is whole, and a run after some space is freed goes on from there.
+    """The disk is full. Earlier files are whole, and a later run goes on from them.
 
-    `row_bytes`: of the result that did not fit, where it is one of many.
+    `row_bytes`: bytes a row of a result that did not fit, if it has rows.
     """
 
     row_bytes = 0.0
@@ -110,8 +109,8 @@ class WorkerError(DivOrderError):
 
 
 class MemoryLimitError(DivOrderError):
-    """Memory, or what this process is allowed of it, does not suffice. Finished fragments are kept."""
+    """Memory, or the limit of this process, does not suffice. Finished fragments are kept."""
 
 
 class MissingStageError(DivOrderError):
-    """A stage's result is needed and not there yet."""
+    """A needed stage has not run yet."""

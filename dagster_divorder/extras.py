@@ -1,4 +1,4 @@
-"""Packages of the extras that pyproject.toml names: imported here alone, so that a missing one is always refused with
+"""Packages of the extras in pyproject.toml: only this module imports them, so that a missing one is always refused with
 the line that installs it."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ EXTRAS = {
     "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
     "ray": ("ray", "ray", 'engine.kind = "ray" needs'),
 }
-"""Package, as it is imported -> its extra, its name for pip, what needs it."""
+"""Package, by its name for import -> (extra, name for pip, feature that needs it)."""
 
 
 def why_missing(package: str) -> str | None:
-    """What needs a package and how to install it; None where it is installed."""
+    """The feature that needs a package and how to install it; None if it is installed."""
     if importlib.util.find_spec(package):
         return None
     extra, name, needed = EXTRAS[package]
@@ -28,7 +28,7 @@ def why_missing(package: str) -> str | None:
 
 
 def load_extra(module: str) -> Any:
-    """Import a package of an extra, or a module of one.
+    """Import a package of an extra, or one of its modules.
 
     Raises:
         MissingPackageError: it is not installed, or cannot be imported.

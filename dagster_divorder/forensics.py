@@ -1,4 +1,4 @@
-"""Which documents a trainer read when, and where a document is read; what is still to be read without some of them.
+"""Which documents a trainer read when, where a document is read, and the rest of a training without some documents.
 
 Steps and sequences count from 0 through all epochs, in the order of training: step i reads the sequences i * B up to
 (i + 1) * B, B being `sequence.batch`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_IDS = 100_000
-"""Of documents that `cut` puts into settings."""
+"""Ids that `cut` puts into settings at most."""
 
 
 def where(
@@ -41,13 +41,13 @@ def where(
 ) -> pd.DataFrame:
     """What some steps or sequences read, or where some documents are read, by the plan under these settings.
 
-    One row a run of a document's tokens, in the order of training. Columns: `step`, `sequence` (both as the module
-    counts them), `offset` (token of the sequence at which the run begins), `tokens`, `id` (your own, else the record
-    id), `source`, `cluster_name`, `start` (token of the document), `document_tokens`, `first_words` of the document.
+    One row a run of a document's tokens, in the order of training. Columns: `step`, `sequence` (both counted as in this
+    module), `offset` (of the run's first token in the sequence), `tokens`, `id` (your own, else the record id),
+    `source`, `cluster_name`, `start` (of the run's first token in the document), `document_tokens`, `first_words` of
+    the document.
 
     Raises:
-        InputError: a step or sequence is beyond the plan's end, the input holds no record of an id, or none of them is
-            given.
+        InputError: a step or sequence is beyond the plan's end, no record has an id, or nothing is given.
         MissingStageError: there is no plan under these settings.
     """
     import pandas as pd
@@ -63,19 +63,19 @@ def where(
     stream = load_stream(run)
     records = stream.items(find_records(run, ids)) if ids else None
     if records is not None:
-        held = np.zeros(len(packed), bool)
+        has_records = np.zeros(len(packed), bool)
         sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-        held[sequence[np.isin(packed.document, records)]] = True
-        positions = np.union1d(positions, np.flatnonzero(held[order.reshape(-1)]))
+        has_records[sequence[np.isin(packed.document, records)]] = True
+        positions = np.union1d(positions, np.flatnonzero(has_records[order.reshape(-1)]))
     runs, begins = runs_in_order(packed.indptr, order.reshape(-1)[positions])
     sequence = np.repeat(positions, np.diff(begins))
     before = np.cumsum(packed.length[runs]) - packed.length[runs]
     offset = before - np.repeat(before[begins[:-1]], np.diff(begins))
     if records is not None and not (steps or sequences):
-        some = np.isin(packed.document[runs], records)
-        runs, sequence, offset = runs[some], sequence[some], offset[some]
+        asked = np.isin(packed.document[runs], records)
+        runs, sequence, offset = runs[asked], sequence[asked], offset[asked]
     document = packed.document[runs]
-    rows, of = stream.view.document_row[document], stream.record(document)
+    rows, record = stream.view.document_row[document], stream.record(document)
     names, source = load_names(run), settings.input.source_field
     return pd.DataFrame(
         {
@@ -83,8 +83,10 @@ def where(
             "sequence": sequence,
             "offset": offset,
             "tokens": packed.length[runs],
-            "id": record_names(run, of),
-            "source": load_fields(run, source).column(source).to_pandas()[of].to_numpy() if source else None,
+            "id": record_names(run, record),
+            "source": load_fields(run, source).column(source).to_pandas()[record].to_numpy()
+            if source
+            else None,
             "cluster_name": [names[k] for k in run.column("clusters", "labels")[rows].tolist()],
             "start": packed.start[runs],
             "document_tokens": run.column("token_counts", "lengths")[rows] + settings.packing.end_of_text,
@@ -95,8 +97,8 @@ def where(
 
 @dataclass(frozen=True)
 class Cut:
-    """Documents that are cut out of the rest of a training. settings: plan it without them. step: from which on. ids:
-    of all documents that are cut. tokens, rest: what would still be read of them, and of all documents."""
+    """Documents cut out of the rest of a training. settings: plan the rest without them. step: the first of the rest.
+    ids: of all cut documents. tokens, rest: tokens of the rest, of the cut documents and of all."""
 
     settings: Settings
     step: int
@@ -112,11 +114,11 @@ def plan_cut(
     ids: Collection[str] = (),
     resume_at: int | None = None,
 ) -> Cut:
-    """Cut documents out of what is still to be read: those of `ids`, and all that some steps read. What a trainer has
-    consumed up to step `resume_at` (by default the first of the steps) stays.
+    """Cut the documents of `ids`, and all documents that some steps read, out of the rest of a training. Steps before
+    `resume_at` (default: the first of the steps) stay.
 
     Raises:
-        InputError: as `where`; nothing says where training goes on, or it is no step of the plan; no document is named.
+        InputError: as `where`; `resume_at` is missing or no step of the plan; no document is named.
     """
     run, batch, steps = open_run(settings), settings.sequence.batch, _rising("steps", steps)
     if not (steps or ids):
@@ -145,14 +147,14 @@ def plan_cut(
         )
     names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
     rest, _ = runs_in_order(packed.indptr, order[resume_at * batch :])
-    gone = rest[np.isin(stream.record(packed.document[rest]), records)]
+    removed = rest[np.isin(stream.record(packed.document[rest]), records)]
     frozen = resume_at * batch * settings.sequence.length
     new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
     return Cut(
         settings=settings.model_copy(update={"order": new}),
         step=resume_at,
         ids=names,
-        tokens=int(packed.length[gone].sum()),
+        tokens=int(packed.length[removed].sum()),
         rest=int(packed.length[rest].sum()),
     )
 
@@ -164,12 +166,12 @@ def cut(
     ids: Collection[str] = (),
     resume_at: int | None = None,
 ) -> Settings:
-    """The settings of `plan_cut`, which see."""
+    """The settings of `plan_cut`, with its arguments and errors."""
     return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at).settings
 
 
 def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:
-    """Whole numbers in rising order, each once. A range stays one: it may be longer than memory."""
+    """Distinct whole numbers in rising order. A range stays one, since it may be longer than memory."""
     if isinstance(numbers, range):
         return numbers if numbers.step > 0 else numbers[::-1]
     try:
@@ -181,7 +183,7 @@ def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:
 
 
 def _positions(total: int, batch: int, steps: Sequence[int], sequences: Sequence[int]) -> np.ndarray:
-    """Sequences that some rising steps read, and some others, int64 rising."""
+    """Positions of the sequences of some steps, and of some sequences, all rising, int64."""
     for name, asked, end in (("step", steps, -(-total // batch)), ("sequence", sequences, total)):
         if asked and not 0 <= asked[0] <= asked[-1] < end:
             wrong = asked[0] if asked[0] < 0 else asked[-1]

@@ -1,6 +1,6 @@
-"""`divorder init`: a short settings file for a corpus, from what its records hold.
+"""`divorder init`: a short settings file for a corpus, from the fields of its records.
 
-`look` says what the inputs hold, `Proposal` is what is made of it, and `write_settings` writes that down.
+`look` samples the inputs, `Proposal` holds settings for them, and `write_settings` writes these to a file.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape as ExportShape
 from dagster_divorder.trainers.replay import replay
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Line, Part, TextTable
 from dagster_divorder.view.words import clip, count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
 MIN_SHARE = 0.9
-"""Share of the records that a field must be in to be taken for the text or the id."""
+"""Share of the records that the text field, or the id field, is in at least."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
-"""Values that a field may have to be taken for the source, and to be proposed as a trait."""
+"""Values of a field for the source at most, and of a proposed trait."""
 MAX_DEPTH, MIN_INNER_SHARE = 4, 0.01
-"""Of fields inside objects: how deep they are looked for, and the share of the records that one must be in."""
+"""Fields inside objects: the greatest depth, and the smallest share of the records."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
-"""What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
-smaller where it is, down to 512 tokens and 8 sequences."""
+"""Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to 512 tokens and 8
+sequences."""
 
 LABEL_CHARACTERS = 100
-"""On average, below which a field of a label's name, or of few values, holds no texts."""
+"""Mean below which a field with the name of a label, or with few values, holds no texts."""
 SHORT_BESIDE = 4
-"""A field of so few characters that is named as texts are holds none where another has so many times as many."""
+"""A short field with a name of texts holds no texts if another one has so many times its characters."""
 FIELDS_SHOWN, EXAMPLE_CHARACTERS, NAME_CHARACTERS = 40, 40, 60
 BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
@@ -76,10 +77,11 @@ LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", 
 
 @dataclass(slots=True)
 class Field:
-    """What the sampled records hold in a field.
+    """A field of the sampled records.
 
-    records: how many have it. texts: in how many it is a text. characters: of these (of lists and objects: of the texts
-    in them). values: hashes of the distinct ones. example: the first value that is not empty, clipped.
+    records: number that have it. texts: number in which it is a text. characters: of all its texts, also inside lists
+    and objects. values: hashes of the distinct values. example: the first value that is not empty, clipped. inner: the
+    field is inside an object, and its name is the path to it.
     """
 
     records: int = 0
@@ -89,7 +91,6 @@ class Field:
     kinds: set[str] = field(default_factory=set)
     example: str = ""
     inner: bool = False
-    """It is a field of an object, and named by the way to it."""
 
     def add(self, value: Any) -> None:
         self.records += 1
@@ -109,31 +110,36 @@ class Field:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds words alone, no numbers, lists or objects."""
+        """Whether it holds no numbers, lists or objects."""
         return self.kinds <= {"text", "true or false"}
 
     def has_few(self, values: int) -> bool:
-        """Whether it has at most so many distinct values, and these are short."""
+        """Whether it has at most so many distinct values, all in all short."""
         return len(self.values) <= values and self.characters < LABEL_CHARACTERS * self.records
 
     def holds_labels(self, name: str) -> bool:
-        """Whether it holds names of things and no texts, by its own name and its length."""
+        """Whether it holds labels rather than texts, by its own name and its length."""
         return _own_name(name) in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records
+
+    def is_id(self, records: int) -> bool:
+        """Whether it holds another short text, or another whole number, in each of the records."""
+        one_kind = self.kinds in ({"text"}, {"whole number"})
+        return self.records == len(self.values) == records and one_kind and self.characters < 200 * records
 
     @property
     def repeats(self) -> str:
-        """A warning that its texts are few or very short; "" where they are not."""
+        """A warning that its texts are few or very short; "" otherwise."""
         values = len(self.values)
         return repeated_texts(self.records, values, self.characters * values // self.records)
 
     def described(self) -> str:
-        """What it holds, and how long that is on average."""
+        """Its type and mean length."""
         if self.characters:
             return f"{self.kind}, {self.characters / self.records:,.0f} characters on average"
         return "always empty" if self.kinds == {"text"} else self.kind
 
     def row(self, name: str, records: int) -> dict[str, str]:
-        """Its row in a table, of so many records."""
+        """Its row in a table. records: of the sample."""
         share = 100 if self.records == records else min(99.9, round(100 * self.records / records, 1))
         values = len(self.values)
         return {
@@ -157,15 +163,15 @@ class Field:
 
 
 def one_line(name: str) -> str:
-    """A field's name as a line shows it, cut where it is long."""
-    shown = _toml(name)[1:-1]
-    return shown if len(shown) <= NAME_CHARACTERS else f"{shown[:NAME_CHARACTERS]}…"
+    """A field's name on one line, cut if it is long."""
+    escaped = _toml(name)[1:-1]
+    return escaped if len(escaped) <= NAME_CHARACTERS else f"{escaped[:NAME_CHARACTERS]}…"
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
-    # JSON's whole numbers beyond 64 bits come as floats, and can be ids all the same.
+    # JSON's whole numbers beyond 64 bits come as floats; they may be ids.
     if isinstance(value, int) or (isinstance(value, float) and abs(value) >= 1 << 63):
         return "whole number"
     if isinstance(value, float):
@@ -175,12 +181,12 @@ def _kind(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
-    """An input: the paths that name it, what was found there, of how many records, and what they hold. text: "" where
-    it cannot be told, `why` being what is to be done about that."""
+class InputBlock:
+    """An input: its paths, their files, and the fields of its sampled records. text: the text field and `why` it is; or
+    "" and, as `why`, how to name it."""
 
     paths: tuple[str, ...]
-    found: Found
+    listing: Found
     records: int
     fields: dict[str, Field]
     text: str
@@ -188,8 +194,8 @@ class Block:
     own_id: str | None = None
     source: str | None = None
 
-    def with_text(self, name: str, why: str) -> Block:
-        """The same with its text in this field, and the id and the source that are then proposed.
+    def with_text(self, name: str, why: str) -> InputBlock:
+        """The input with its text in this field, and with an id and a source to match.
 
         Raises:
             InputError: there is no such field, or most records would be refused.
@@ -201,17 +207,17 @@ class Block:
                 f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} that were looked at cannot be used "
                 f"with text_field = {name!r}, the first: {block.refusals.first}{block.refusals.looks}"
             )
-        rest = {name: of for name, of in self.fields.items() if name != block.text}
-        own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, self.records)))
+        rest = {name: field for name, field in self.fields.items() if name != block.text}
+        own_id = _named(ID_NAMES, (name for name, field in rest.items() if field.is_id(self.records)))
         rest.pop(own_id or "", None)
-        plain = (name for name, of in rest.items() if of.is_plain and of.has_few(MAX_SOURCES))
+        plain = (name for name, field in rest.items() if field.is_plain and field.has_few(MAX_SOURCES))
         return replace(block, own_id=own_id, source=_named(SOURCE_NAMES, plain))
 
     def known(self, name: str) -> str:
-        """A name, if there is a field of it.
+        """The name, if a field has it.
 
         Raises:
-            InputError: there is none.
+            InputError: none has.
         """
         if name not in self.fields:
             raise InputError(
@@ -222,18 +228,18 @@ class Block:
 
     @cached_property
     def refusals(self) -> Refusals:
-        """Of the records that a sample is made of, those that the pipeline would refuse."""
-        files = _sampled(self.found)
+        """The sampled records that the pipeline would refuse."""
+        files = _sampled(self.listing)
         shape = Shape(text_field=self.text)
-        return first_refusals(replace(self.found, files=files, shape=shape), _of_each(files))
+        return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
 
     @property
     def size(self) -> int:
-        return sum(int(identity(path)[0]) for path in self.found.files)
+        return sum(int(identity(path)[0]) for path in self.listing.files)
 
     @property
     def chosen(self) -> list[str]:
-        """What was taken for the text, the id and the source, and why; a line each."""
+        """The fields of the text, the id and the source, and the reasons; a line each."""
         own_id = (
             f"{self.own_id!r}, another in each record"
             if self.own_id
@@ -247,15 +253,15 @@ class Block:
         return [f"text: {self.text!r}, {self.why}", f"id: {own_id}", f"source: {source}"]
 
     def parts(self, title: str = "") -> list[Part]:
-        """The table of its fields, and what was left out of its folders."""
+        """The table of its fields, and the files of its folders that are not read."""
         names = list(self.fields)
         rows = [self.fields[name].row(name, self.records) for name in names[:FIELDS_SHOWN]]
         heading = f"{title}fields of {count(self.records, 'record')}"
         parts: list[Part] = [TextTable(rows, heading)]
         if len(names) > FIELDS_SHOWN:
             parts.append(f"and {len(names) - FIELDS_SHOWN:,} more: --json has all of them")
-        if self.found.others:
-            others = ", ".join(f"{number:,} {ending}" for ending, number in self.found.others.items())
+        if self.listing.others:
+            others = ", ".join(f"{number:,} {ending}" for ending, number in self.listing.others.items())
             parts.append(f"files that are not read: {others}")
         return parts
 
@@ -270,22 +276,24 @@ class Block:
             "why": self.why,
             "id_field": self.own_id,
             "source_field": self.source,
-            "fields": [of.data(name, self.records) for name, of in self.fields.items()],
+            "fields": [field.data(name, self.records) for name, field in self.fields.items()],
         }
 
     def lines(self, folder: Path, constant: str | None) -> str:
-        """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""
-        files = count(len(self.found.files), f"{'JSONL' if self.found.kind == 'jsonl' else 'Parquet'} file")
-        shown = itertools.islice(self.fields.items(), FIELDS_SHOWN)
-        seen = ", ".join(f"{one_line(name)} ({of.kind})" for name, of in shown)
+        """Its settings, for a file in `folder`. constant: a source for all records if no field has one."""
+        files = count(
+            len(self.listing.files), f"{'JSONL' if self.listing.kind == 'jsonl' else 'Parquet'} file"
+        )
+        first = itertools.islice(self.fields.items(), FIELDS_SHOWN)
+        fields = ", ".join(f"{one_line(name)} ({field.kind})" for name, field in first)
         source_line = '# source_field = "..."     # where a document is from'
         if self.source or constant:
             key, value = ("source_field", self.source) if self.source else ("source", constant)
             source_line = f"{key} = {_toml(value or '')}"
         return "\n".join(
             [
-                f"# {files}, {self.size / 1e6:,.1f} MB; fields of {self.records:,} records looked at: {seen}",
-                f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in self.paths)}]",
+                f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records looked at: {fields}",
+                f"paths = [{', '.join(_toml(_relative(path, folder)) for path in self.paths)}]",
                 f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
                 if self.own_id
@@ -297,14 +305,14 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Settings for a corpus. What is None is chosen by what the corpus holds: traits, tokens of a sequence, sequences
-    of a batch. trainer: who reads the export, with the numbers of `Reading` that are given of its ranks.
+    """Settings for a corpus. traits, length (tokens of a sequence), batch (sequences): follow from the corpus if None.
+    trainer: reads the export. ranks: given numbers of its `Reading`.
 
     Raises:
         InputError: there is no such trainer.
     """
 
-    blocks: Sequence[Block]
+    blocks: Sequence[InputBlock]
     traits: Sequence[str] | None = None
     length: int | None = None
     batch: int | None = None
@@ -322,7 +330,7 @@ class Proposal:
 
     @property
     def reads_parts(self) -> bool:
-        """Whether each rank of the trainer reads a part of the export, whose rows have to lie for so many."""
+        """Whether each rank of the trainer reads its own part of the export, so that rows depend on the ranks."""
         return self.trainer is not None and TRAINERS[self.trainer].contiguous_ranks
 
     @property
@@ -331,12 +339,12 @@ class Proposal:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """Fields of all inputs, those of one name as one."""
+        """Fields of all inputs by name."""
         return self.blocks[0].fields if not self.several else _joined(block.fields for block in self.blocks)
 
     @property
     def sources(self) -> list[str]:
-        """The trait of where a record is from, if there is one."""
+        """The trait of the records' sources, if there is one."""
         if self.several:
             return ["source"]
         source = self.blocks[0].source
@@ -344,34 +352,34 @@ class Proposal:
 
     @property
     def balanced(self) -> list[str]:
-        """The traits that are balanced."""
+        """The traits to balance."""
         return list(self.traits or [*BUILT_IN_TRAITS, *self.sources])
 
     @property
     def candidates(self) -> list[str]:
-        """Fields that could be traits, too."""
-        # Of several inputs the source is what each block says.
-        own = {
+        """Other fields that could be traits."""
+        # Several inputs have their sources in the trait "source".
+        used = {
             name
             for block in self.blocks
             for name in (block.text, block.own_id, self.several and block.source)
         }
         return [
             name
-            for name, of in self.fields.items()
-            if name not in {*own, *self.sources} and of.is_plain and of.has_few(MAX_VALUES)
+            for name, field in self.fields.items()
+            if name not in {*used, *self.sources} and field.is_plain and field.has_few(MAX_VALUES)
         ]
 
     @property
     def sequence(self) -> tuple[int, int]:
-        """Tokens of a sequence, and sequences of a batch: at least a step of all ranks.
+        """(tokens of a sequence, sequences of a batch, which is a multiple of a step of all ranks).
 
         Raises:
-            SettingsError: a number that cannot be.
+            SettingsError: an impossible number.
         """
         length, batch = _lengths(self.size // BYTES_PER_TOKEN, self.length)
         step = math.prod(
-            max(1, of) for name, of in self.ranks.items() if self.reads_parts or name != "workers"
+            max(1, number) for name, number in self.ranks.items() if self.reads_parts or name != "workers"
         )
         batch = -(-batch // step) * step if self.batch is None else self.batch
         _checked("sequence", SequenceSection, length=length, batch=batch)
@@ -379,11 +387,11 @@ class Proposal:
 
     @property
     def layout(self) -> Mapping[str, int]:
-        """For which ranks the rows of the export have to lie; nothing where they lie in the order of training.
+        """The ranks for which to lay the rows of the export; none if rows lie in the order of training.
 
         Raises:
             InputError: the trainer loses the order with these numbers.
-            SettingsError: a number that cannot be.
+            SettingsError: an impossible number.
         """
         if not self.trainer:
             if self.ranks:
@@ -414,7 +422,7 @@ class Proposal:
             )
         best = replay(export, trainer, **self.ranks).best
         layout = best.layout or {}
-        # Batches at the end are lost otherwise, by how many sequences there are.
+        # Otherwise the trainer may lose batches at the end.
         if not best.kept.in_order or batch % math.prod(layout.values()):
             numbers = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in self.ranks.items())
             raise InputError(
@@ -425,14 +433,14 @@ class Proposal:
 
     @property
     def refusals(self) -> tuple[int, int, float]:
-        """Of how many records that were looked at how many the pipeline would refuse, and the share that it allows."""
+        """(sampled records, records among them that the pipeline would refuse, the share that it allows)."""
         looked_at, refused = (
             sum(getattr(block.refusals, name) for block in self.blocks) for name in ("looked_at", "refused")
         )
         return looked_at, refused, Input().max_reject_share
 
     def warnings(self) -> list[Part]:
-        """What of the records would be refused, and texts that may be none."""
+        """Warnings of records that would be refused, and of texts that may be labels."""
         parts: list[Part] = []
         repeats = [block.fields[block.text].repeats for block in self.blocks]
         looked_at, refused, allowed = self.refusals
@@ -457,13 +465,13 @@ class Proposal:
         """The settings, for a file that will lie in `folder`.
 
         Raises:
-            InputError: it cannot be told which field of an input holds the text; as `layout`.
+            InputError: the text field of an input is unknown; as `layout`.
             SettingsError: as `sequence`.
         """
         if doubt := next((block.why for block in self.blocks if not block.text), None):
             raise InputError(doubt)
         layout, (length, batch) = self.layout, self.sequence
-        # What lies in a folder that is there already is somebody's, perhaps the input.
+        # An existing folder is somebody else's, perhaps the input.
         names = itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         base = next(name for name in names if not (folder / name).exists())
         reader = "megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs"
@@ -523,219 +531,205 @@ path = "{base}/exports"
         return TRAINERS[self.trainer].formats[0] if self.trainer else "parquet"
 
 
-def look(paths: Sequence[str], text_field: str | None = None) -> list[Block]:
-    """The inputs that paths name: one, or one of each shape, where some have files of another kind, other columns, or
-    no text where the others have theirs. text_field: holds the text of those that have it.
+def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
+    """The inputs of paths: one for each kind of files, columns and text field. text_field: the text of inputs that have
+    it.
 
     Raises:
-        InputError: no file matches, a file cannot be read, no record can be used, or the text is in several fields that
-            belong together.
+        InputError: no file matches, a file cannot be read, no record can be used, or several fields together are the
+            text.
     """
     if len(paths) == 1:
         return [_block(paths, text_field)]
     texts = [text_field] if text_field else []
     shapes: list[tuple[str, str | None, str]] = []
     inputs = [find_files([path]) for path in paths]
-    samples = [_sample(found, SAMPLE_RECORDS // len(paths)) for found in inputs]
+    samples = [_sample(listing, SAMPLE_RECORDS // len(paths)) for listing in inputs]
     if text_field and not any(text_field in fields for _, fields, _ in samples):
         raise InputError(f"no input has a field {text_field!r}; name one that some of them have")
-    for path, found, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
+    for path, listing, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
         whole = _whole_texts(fields, records)
-        # What others have their text in is this one's, too, where it can be.
+        # Prefers a text field of the earlier inputs.
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
         if (structure and not (text_field and text == text_field)) or (whole and not text):
             try:
-                own, why = _text_field(fields, records, structure, found)
-                if not own:
+                own_text, why = _text_field(fields, records, structure, listing)
+                if not own_text:
                     raise InputError(why)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
-            text = text or own
+            text = text or own_text
             texts.append(text)
-        columns = str(read_schema(found.files[0], None)) if found.kind == "parquet" else ""
-        shapes.append((found.kind, text, columns))
+        columns = str(read_schema(listing.files[0], None)) if listing.kind == "parquet" else ""
+        shapes.append((listing.kind, text, columns))
     apart: dict[tuple[str, str | None, str], list[str]] = {}
     for path, shape in zip(paths, shapes, strict=True):
-        # One without texts, such as an empty file, goes with the first of its kind that has some.
+        # An input without texts, such as an empty file, joins the first of its kind with texts.
         likes = (other for other in shapes if other[0] == shape[0] and other[1])
         apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
     return [_block(alike, text_field if shape[1] == text_field else None) for shape, alike in apart.items()]
 
 
-def _block(paths: Sequence[str], text_field: str | None) -> Block:
-    found = find_files(paths)
-    records, fields, structure = _sample(found)
+def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
+    listing = find_files(paths)
+    records, fields, structure = _sample(listing)
     if not records:
         expected = "rows"
-        if found.kind == "jsonl":
-            refusals = first_refusals(found, 1)
-            looks = _looks(found) or refusals.looks
+        if listing.kind == "jsonl":
+            refusals = first_refusals(listing, 1)
+            with open_source(listing.files[0]) as file:
+                kind = looks_like(file.read(SHOWN_BYTES))
+            looks = f", which is {kind}" if kind else refusals.looks
             first = f"; the first: {refusals.first}" if refusals.first else ""
             expected = f"one JSON object a line{first}{looks}"
-        raise InputError(f"{found.files[0]} holds no record that can be read; expected {expected}")
-    block = Block(tuple(paths), found, records, fields, "", "")
+        raise InputError(f"{listing.files[0]} holds no record that can be read; expected {expected}")
+    block = InputBlock(tuple(paths), listing, records, fields, "", "")
     if text_field:
         return block.with_text(text_field, "as --text-field says")
-    text, why = _text_field(fields, records, structure, found)
+    text, why = _text_field(fields, records, structure, listing)
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
-def _joined(blocks: Iterable[dict[str, Field]]) -> dict[str, Field]:
-    """Fields of several inputs, those of one name as one."""
+def _joined(inputs: Iterable[dict[str, Field]]) -> dict[str, Field]:
+    """Fields of several inputs, by name."""
     joined: dict[str, Field] = {}
-    for name, part in itertools.chain.from_iterable(fields.items() for fields in blocks):
+    for name, added in itertools.chain.from_iterable(fields.items() for fields in inputs):
         whole = joined.get(name, Field())
         joined[name] = Field(
-            whole.records + part.records,
-            whole.texts + part.texts,
-            whole.characters + part.characters,
-            whole.values | part.values,
-            whole.kinds | part.kinds,
+            whole.records + added.records,
+            whole.texts + added.texts,
+            whole.characters + added.characters,
+            whole.values | added.values,
+            whole.kinds | added.kinds,
         )
     return joined
 
 
-def _constants(blocks: Sequence[Block]) -> list[str]:
-    """A name for each input, after its first path, each another."""
+def _constants(blocks: Sequence[InputBlock]) -> list[str]:
+    """A distinct name for each input, after its first path."""
     names: list[str] = []
     for block in blocks:
-        parts = [
-            part for part in re.split(r"[/\\]", block.paths[0]) if part and not re.search(r"[*?\[]", part)
-        ]
-        name = parts[-1].split(".")[0] if parts else ""
-        name = name or "input"
+        folders = [name for name in re.split(r"[/\\]", block.paths[0]) if not re.search(r"[*?\[]", name)]
+        name = next(filter(None, reversed(folders)), "").split(".")[0] or "input"
         numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        names.append(next(one for one in numbered if one not in names))
+        names.append(next(candidate for candidate in numbered if candidate not in names))
     return names
 
 
-def _sampled(found: Found) -> list[Source]:
-    """Files from all over the corpus, since corpora come in blocks."""
-    return found.files[:: -(-len(found.files) // SAMPLE_FILES)]
+def _sampled(listing: Found) -> list[Source]:
+    """Files from the whole corpus, since sources often come one after another."""
+    return listing.files[:: -(-len(listing.files) // SAMPLE_FILES)]
 
 
 def _of_each(files: Sequence[Source], most: int = SAMPLE_RECORDS) -> int:
-    """Records of each that are looked at."""
+    """Records to sample of each file."""
     return max(1, most // len(files))
 
 
-def _sample(found: Found, most: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
-    """How many records were looked at, their fields by name, and the fields that make up a text together in most of
-    them."""
-    files = _sampled(found)
+def _sample(listing: Found, most: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
+    """(number of sampled records, their fields by name, the fields that together are the text of most)."""
+    files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
     structures: Counter[Structure] = Counter()
     for path in files:
-        for record in itertools.islice(first_records([replace(found, files=[path])]), _of_each(files, most)):
+        for record in itertools.islice(
+            first_records([replace(listing, files=[path])]), _of_each(files, most)
+        ):
             records += 1
             structures.update(filter(None, [structure_of(record)]))
             for name, value, inner in _values(record):
                 if value is not None:
                     fields.setdefault(name, Field(inner=inner)).add(value)
     least = MIN_INNER_SHARE * records
-    often = {name: of for name, of in fields.items() if not of.inner or of.records >= least}
-    structure, of_it = next(iter(structures.most_common(1)), (None, 0))
-    return records, often, structure if 2 * of_it > records else None
+    often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
+    structure, with_it = next(iter(structures.most_common(1)), (None, 0))
+    return records, often, structure if 2 * with_it > records else None
 
 
 def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, bool]]:
-    """The fields of a record, those of objects in it by the way to them, and whether they are such."""
+    """(name, value, whether the field is inside an object) of a record's fields; such names are paths."""
     for name, value in record.items():
         if isinstance(value, dict) and value and depth < MAX_DEPTH:
-            yield from ((f"{name}.{inner}", of, True) for inner, of, _ in _values(value, depth + 1))
+            yield from ((f"{name}.{inner}", own, True) for inner, own, _ in _values(value, depth + 1))
         else:
             yield name, value, depth > 1
 
 
 def _text_field(
-    fields: dict[str, Field], records: int, structure: Structure | None, found: Found
+    fields: dict[str, Field], records: int, structure: Structure | None, listing: Found
 ) -> tuple[str, str]:
-    """The field that holds the text, and why; or "", and what is to be done, where several may hold it.
+    """(the text field, the reason); or ("", the remedy) if several fields may be the text.
 
     Raises:
-        InputError: no field holds text, or several together.
+        InputError: no field holds text, or several fields together.
     """
     whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)
-    # A field called `text` may hold a title beside a much longer `body`.
+    # `text` may be a title beside a much longer `body`.
     if named and 2 * whole[named].characters >= whole[longest].characters:
         longest = named
-    # A text beside the fields of a chat may be the chat, rendered.
+    # A text beside the fields of a chat may be the rendered chat.
     if structure and (
         not longest
         or longest in structure.fields
         or whole[longest].characters < MIN_SHARE * sum(fields[name].characters for name in structure.fields)
     ):
-        raise InputError(f"the records are {structure.said(by_jq=found.kind == 'jsonl')}")
+        raise InputError(f"the records are {structure.said(by_jq=listing.kind == 'jsonl')}")
     by_name = "name it with --text-field, or as input.text_field in settings of your own"
-    if "list" in max(fields.values(), key=lambda of: of.characters).kinds:
+    if "list" in max(fields.values(), key=lambda field: field.characters).kinds:
         by_name += "; texts in a list are not read yet: join them into one"
-    shown = ", ".join(
-        f"{name!r} ({of.described()})" for name, of in itertools.islice(fields.items(), FIELDS_SHOWN)
-    )
+    first = itertools.islice(fields.items(), FIELDS_SHOWN)
+    listed = ", ".join(f"{name!r} ({field.described()})" for name, field in first)
     if not longest:
-        why = f"no field holds text in most of the first {records:,} records; the fields are {shown}"
-        if any(of.texts for of in fields.values()):
+        why = f"no field holds text in most of the first {records:,} records; the fields are {listed}"
+        if any(field.texts for field in fields.values()):
             return "", f"{why}; if one of them is the text, {by_name}"
         raise InputError(f"{why}; write the text of each record into one field, as a string")
-    told = (longest, *(structure.fields if structure else ()))
-    others = {name: of for name, of in fields.items() if name not in told and not of.holds_labels(name)}
-    rival = max(others, key=lambda name: others[name].characters, default="")
+    known = (longest, *(structure.fields if structure else ()))
+    rivals = {
+        name: field for name, field in fields.items() if name not in known and not field.holds_labels(name)
+    }
+    rival = max(rivals, key=lambda name: rivals[name].characters, default="")
     own = whole[longest].characters
-    # One that is named as texts are may be as short as a label.
+    # A field with a name of texts may be as short as a label.
     times = 0.5 if longest != named else SHORT_BESIDE if own < LABEL_CHARACTERS * records else math.inf
-    if others and others[rival].characters >= times * own:
+    if rivals and rivals[rival].characters >= times * own:
         return "", (
             f"the text may be in {longest!r} ({whole[longest].described()}) or in {rival!r} "
-            f"({others[rival].described()}); if it is in one of them, {by_name}; if both belong together, write them "
+            f"({rivals[rival].described()}); if it is in one of them, {by_name}; if both belong together, write them "
             "as one text first"
         )
     if longest != named and own and whole[longest].repeats:
         return "", (
-            f"the longest field, {longest!r}, holds labels rather than texts; the fields are {shown}; {by_name}"
+            f"the longest field, {longest!r}, holds labels rather than texts; the fields are {listed}; {by_name}"
         )
     why = "named as texts often are" if longest == named else "the longest"
     return longest, f"{why}: {whole[longest].described()}"
 
 
 def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
-    """The fields of texts that most records have; of those in objects the ones that are called as texts are."""
+    """The fields of texts in most records; inside objects only fields with names of texts."""
     return {
-        name: of
-        for name, of in fields.items()
-        if of.texts >= max(1, MIN_SHARE * records) and not of.holds_labels(name)
-        if not of.inner or _own_name(name) in TEXT_NAMES
+        name: field
+        for name, field in fields.items()
+        if field.texts >= max(1, MIN_SHARE * records) and not field.holds_labels(name)
+        if not field.inner or _own_name(name) in TEXT_NAMES
     }
 
 
 def _own_name(name: str) -> str:
-    """What a field is called, whatever objects it is in, in small letters."""
+    """A field's name without the objects around it, in lower case."""
     return name.lower().rpartition(".")[2]
 
 
-def _looks(found: Found) -> str:
-    """What the first file begins like, as the end of a message; "" where that is not known."""
-    with open_source(found.files[0]) as file:
-        looks = looks_like(file.read(SHOWN_BYTES))
-    return f", which is {looks}" if looks else ""
-
-
-def _is_id(of: Field, records: int) -> bool:
-    return (
-        of.records == len(of.values) == records
-        and of.kinds in ({"text"}, {"whole number"})
-        and of.characters < 200 * records
-    )
-
-
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
-    """The field whose name comes first in a list, whatever its case; without one the field in an object whose own name
-    does."""
+    """The field with the first of the names, in any case; otherwise the field in an object with the first of them as
+    its own name."""
     lower = {name.lower(): name for name in fields}
-    inner = {name.rpartition(".")[2]: of for name, of in lower.items()}
-    return next((of[name] for of in (lower, inner) for name in names if name in of), None)
+    inner = {_own_name(name): field for name, field in lower.items()}
+    return next((known[name] for known in (lower, inner) for name in names if name in known), None)
 
 
 def _lengths(tokens: int, asked: int | None) -> tuple[int, int]:
@@ -750,7 +744,7 @@ def _lengths(tokens: int, asked: int | None) -> tuple[int, int]:
 def _checked(section: str, model: type[BaseModel], **values: int) -> None:
     """
     Raises:
-        SettingsError: a value that the section cannot have.
+        SettingsError: a value is impossible in the section.
     """
     try:
         model(**values)
@@ -761,7 +755,7 @@ def _checked(section: str, model: type[BaseModel], **values: int) -> None:
         ) from None
 
 
-def _seen_from(path: str, folder: Path) -> str:
+def _relative(path: str, folder: Path) -> str:
     if is_url(path):
         return path
     absolute = os.path.abspath(os.path.expanduser(path))
@@ -770,7 +764,7 @@ def _seen_from(path: str, folder: Path) -> str:
 
 
 def _toml(text: str) -> str:
-    """A basic string: what JSON escapes TOML escapes alike."""
+    """A basic string of TOML, which has the escapes of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -779,20 +773,20 @@ def _key(name: str) -> str:
 
 
 def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) -> Settings:
-    """Write a settings file for a corpus; the settings that it holds. replaces: one that is there.
+    """Write a settings file for a corpus, and load it. replaces: an existing file.
 
     Raises:
-        SettingsError: the file is there already, or cannot be written.
-        InputError: as `Proposal.toml` does.
+        SettingsError: the file exists, or cannot be written.
+        InputError: as `Proposal.toml`.
     """
     if not replaces:
         refuse_existing(file)
     text = proposal.toml(file.absolute().parent)
     before = file.read_bytes() if replaces else None
     try:
-        with open(file, "w" if replaces else "x", encoding="utf-8") as made:
-            # A control character has no place in TOML, not even in a comment.
-            made.write(printable(text))
+        with open(file, "w" if replaces else "x", encoding="utf-8") as opened:
+            # TOML forbids control characters even in comments.
+            opened.write(printable(text))
     except FileExistsError:
         raise _is_there(file) from None
     except OSError as error:
@@ -810,7 +804,7 @@ def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) ->
 def refuse_existing(file: Path) -> None:
     """
     Raises:
-        SettingsError: the file is there already.
+        SettingsError: the file exists.
     """
     if file.exists():
         raise _is_there(file)
@@ -821,12 +815,12 @@ def _is_there(file: Path) -> SettingsError:
 
 
 def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:
-    """The settings of a file (as `load_settings` finds it) for other paths, if any are given; where there is no file,
-    those that `write_settings` would write for these paths, seen from the current folder.
+    """The settings of a file, as `load_settings` finds it, with the given paths instead of its own; without a file the
+    settings that `write_settings` would write for the paths in the current folder.
 
     Raises:
-        SettingsError: as `load_settings` does.
-        InputError: as `propose` does, or the file has several inputs, and paths are given.
+        SettingsError: as `load_settings`.
+        InputError: as `look`; or paths are given, and the file has several inputs.
     """
     if not paths:
         return load_settings(config)
@@ -837,7 +831,7 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
             proposed.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
             settings = load_settings(proposed)
         places = {"store": "store", "output": "curated", "exports": "exports"}
-        given: dict[str, dict[str, Any]] = {
+        changes: dict[str, dict[str, Any]] = {
             section: {"path": Path.cwd() / "divorder" / name} for section, name in places.items()
         }
     else:
@@ -847,7 +841,7 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
                 f"{file} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
                 "settings of one input"
             )
-        here = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
-        given = {"input": {"paths": tuple(here)}}
-    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in given.items()}
+        absolute = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
+        changes = {"input": {"paths": tuple(absolute)}}
+    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in changes.items()}
     return settings.model_copy(update=sections)

@@ -1,4 +1,4 @@
-"""What the last run made, for notebooks: one table of documents, their vectors, the measures."""
+"""Results of the last run for notebooks: a table of documents, their vectors, the measures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment
+from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Results(AsTable):
-    """Results of the last run on a store; each part is read when it is asked for."""
+    """Results of the last run on a store; each property reads its part."""
 
     store: Store
 
     @property
     def _as_table(self) -> TextTable:
-        """What can be asked for, and what of it there is."""
+        """The parts, and which of them exist."""
         stages = {
             "documents": "greedy_order",
             "sequences": "sequence_order",
@@ -59,18 +59,18 @@ class Results(AsTable):
         for name, stage in stages.items():
             receipt = load_receipt(self.store, stage)
             documents = receipt.figures.get("documents") if receipt else None
-            said = "not made" if receipt is None else f"{documents:,} documents" if documents else "there"
-            rows.append({"part": name, "of the last run": said, "made by": stage})
+            state = "not made" if receipt is None else f"{documents:,} documents" if documents else "there"
+            rows.append({"part": name, "of the last run": state, "made by": stage})
         return TextTable(rows, f"Results of {self.store.place}")
 
     @property
     def documents(self) -> pd.DataFrame:
         """One row per accepted record in input order.
 
-        Columns: `id` (your own, of `input.id_field`: Int64 where all are whole numbers, else text; None where a record
-        has none), `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
-        `cluster_distance` (cosine), `position` (in the curated order, of its first time; -1 if it is not in it),
-        `repeats` (how often it is in it), then one per field in `order.traits`.
+        Columns: `id` (your own, of `input.id_field`: Int64 if all are whole numbers, else text; None for a record
+        without one), `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
+        `cluster_distance` (cosine), `position` (its first one in the curated order; -1 if it is not there), `repeats`
+        (its number of times in that order), then one per field in `order.traits`.
         """
         import pandas as pd
 
@@ -80,7 +80,7 @@ class Results(AsTable):
         order = order if records is None else records[order]
         repeats = np.bincount(order, minlength=len(view))
         position = np.full(len(view), -1)
-        # Of several places the first stays.
+        # The first of several positions stays.
         position[order[::-1]] = np.arange(len(order) - 1, -1, -1)
         clusters = self._last.files("clusters")
         labels = clusters.column(view.documents, "labels")[view.document_row]
@@ -93,14 +93,12 @@ class Results(AsTable):
             columns = read_fields(self.store, view, receipt, *fields, categories={source})
         ids = none
         if self._last.receipt("raw_docs").facts.get("id_field"):
-            # As a type that keeps large numbers whole where some are missing.
+            # This type keeps large numbers whole beside missing ones.
             whole = {pa.int64(): pd.Int64Dtype()}.get
             ids = read_ids(self._last.files("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
         frame = {
             "id": ids,
-            "record_id": self._ids(records_folder(self._last.receipt("raw_docs").key), view.records)[
-                view.record_row
-            ],
+            "record_id": self._record_ids(view),
             "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
             "source": columns.column(source).to_pandas() if source else none,
             "tokens": self._last.files("token_counts").column(view.documents, "lengths")[view.document_row],
@@ -115,13 +113,13 @@ class Results(AsTable):
 
     @property
     def embeddings(self) -> np.ndarray:
-        """Vectors that were clustered, of the accepted records in input order, (N, D), float32 (float16 where
-        `advanced.stored` says so), memory-mapped read-only.
+        """The clustered vectors of the accepted records in input order, (N, D), float32 (float16 if `advanced.stored`
+        says so), memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
 
         Raises:
-            StoreBusyError: they are still to be written, and a run is writing to the store.
+            StoreBusyError: the file must be written first, and a run is writing to the store.
         """
         read = self._last.receipt("clusters").upstream
         chosen = self._last.receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
@@ -131,12 +129,12 @@ class Results(AsTable):
     @property
     def gradients(self) -> np.ndarray:
         """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
-        where `advanced.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
+        if `advanced.stored` says so), memory-mapped read-only, of length 1; zero for a document without a gradient.
 
         The first access writes them to one file in the store; later ones map it.
 
         Raises:
-            StoreBusyError: they are still to be written, and a run is writing to the store.
+            StoreBusyError: the file must be written first, and a run is writing to the store.
         """
         return self._vectors(self._last.receipt("gradient_embeddings"))
 
@@ -162,7 +160,7 @@ class Results(AsTable):
 
     @property
     def base_model(self) -> Path:
-        """Folder of the base model: its `tokenizer.json` is what `sequences` counts tokens of."""
+        """Folder of the base model; `sequences` counts tokens of its `tokenizer.json`."""
         receipt = self._last.receipt("base_model")
         return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 
@@ -170,9 +168,9 @@ class Results(AsTable):
     def metrics(self) -> pd.DataFrame:
         """The measures that people read first, a row each.
 
-        Columns: `measure`, `unit`, `better` ("more" or "less"), then the value in each order, float64, NaN where it
-        cannot be told: `sequences` (training sequences in order), `sequences_random` (shuffled), `curated` (documents
-        in order), `random` (shuffled), `original` (the input's order); last `about`, a line on the measure.
+        Columns: `measure`, `unit`, `better` ("more" or "less"), then the value in each order, float64, NaN if there is
+        none: `sequences` (training sequences in order), `sequences_random` (shuffled), `curated` (documents in order),
+        `random` (shuffled), `original` (the input's order); last `about`, a line on the measure.
         """
         import pandas as pd
 
@@ -183,7 +181,7 @@ class Results(AsTable):
                 "unit": measure.shown_unit,
                 "better": measure.better,
                 **{order: measure.in_unit(row[name]) for order, row in reversed(orders.items())},
-                "about": measure.about,
+                "about": measure.meaning,
             }
             for name, measure in in_their_order(next(iter(orders.values()))).items()
         ]
@@ -192,15 +190,14 @@ class Results(AsTable):
     @property
     def measures(self) -> pd.DataFrame:
         """Every measure, a row each: `trait`, `window`, `measure` (see `core.measure`), then its value in each order,
-        as in `metrics`, in shares and tokens; NaN where an order has none."""
+        as in `metrics`, in shares and tokens; NaN if there is none."""
         return self._table("diversity_metrics", "table")
 
     @property
     def selection(self) -> pd.DataFrame:
         """One row per accepted record in input order, of the last choice (`selection.method`).
 
-        Columns: `record_id` (hex), `weight` (by which it was chosen, 0 where it was not weighed), `selected`, `reason`
-        (a category).
+        Columns: `record_id` (hex), `weight` (of the choice, 0 without one), `selected`, `reason` (a category).
         """
         return self._table("subset_selection", "selection")
 
@@ -209,7 +206,7 @@ class Results(AsTable):
         """One row per training, epoch and source of training_evidence: held-out losses.
 
         Columns: `order`, `seed`, `learning_rate`, `epoch` (from 1), `source` ("all, equal shares": their mean), `loss`
-        (nats a token after that epoch; NaN where the training failed).
+        (nats a token after that epoch; NaN if the training failed).
         """
         return self._table("training_evidence", "table")
 
@@ -217,15 +214,16 @@ class Results(AsTable):
     def near_duplicates(self) -> pd.DataFrame:
         """One row per accepted record in input order.
 
-        Columns: `record_id` (hex), `group` (row of its first record; the same for records of equal and of nearly equal
-        texts), `similarity` (of its text to that one's, 0 to 1), `first` (whether it is that one).
+        Columns: `record_id` (hex), `group` (row of the first record with an equal or nearly equal text), `similarity`
+        (of both texts, 0 to 1), `first` (whether it is that record).
         """
         import pandas as pd
 
         view = self._last.view
         near = self._last.arrays("near_duplicates", "near")
-        ids = self._ids(records_folder(self._last.receipt("raw_docs").key), view.records)[view.record_row]
-        return pd.DataFrame({"record_id": ids, **near, "first": near["group"] == np.arange(len(view))})
+        return pd.DataFrame(
+            {"record_id": self._record_ids(view), **near, "first": near["group"] == np.arange(len(view))}
+        )
 
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
@@ -233,7 +231,7 @@ class Results(AsTable):
             return map_vectors(self.store, self._last.view, receipt)
 
     def _stream_records(self) -> np.ndarray | None:
-        """The record of each item that was ordered; None where these are the records."""
+        """The record of each ordered item; None if the items are the records."""
         if "repeats" not in self._last.receipt("greedy_order").upstream:
             return None
         return items_of(self._last.arrays("repeats", "times")["times"])
@@ -244,6 +242,10 @@ class Results(AsTable):
 
     def _table(self, stage: str, name: str) -> pd.DataFrame:
         return unpack_parquet(self._last.read(stage, name)).to_pandas()
+
+    def _record_ids(self, view: View) -> np.ndarray:
+        folder = records_folder(self._last.receipt("raw_docs").key)
+        return self._ids(folder, view.records)[view.record_row]
 
     def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
         """Ids of all rows as hex strings."""
@@ -258,7 +260,7 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
         StoreError: the store is damaged or from a newer version.
     """
     store = store_at(store_path)
-    is_there = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
-    if not is_there:
+    exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
+    if not exists:
         raise MissingStageError(f"there is no store at {store.place!r}; give the path of store.path")
     return Results(store.open(create=False))

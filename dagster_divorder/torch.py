@@ -1,4 +1,4 @@
-"""Reading an export, or a data set of yours, into a PyTorch training in a balanced order. Public names.
+"""Readers of an export, or of a data set of yours, for PyTorch training in a balanced order.
 
 from dagster_divorder.torch import SequenceStream
 

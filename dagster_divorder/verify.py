@@ -1,4 +1,4 @@
-"""`divorder verify`: what trainers read of a plan, held against it, before and after it is exported."""
+"""`divorder verify`: the plan against what trainers read of it, before and after its export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from dagster_divorder.core.measure import measure_packed
 from dagster_divorder.core.measure.stationarity import Stationarity, stationarity
-from dagster_divorder.core.measure.tables import drift_columns, summary_row
+from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
@@ -28,28 +28,28 @@ from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.measures import side_by_side
+from dagster_divorder.view.measures import side_by_side, summary_row
 
 
-def verify(settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None) -> Answer:
-    """What one trainer in full, or each that can, reads of an export, or of any export of the plan where no folder is
-    named; passed where it, or some trainer, can read every global batch. asked: see `Shape.reading`.
+def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
+    """What one trainer in full, or each in a line, reads of an export, or of any export of the plan without a folder;
+    passed if the trainer, or any trainer, can read every global batch. ranks: see `Shape.reading`.
 
     Raises:
-        InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
-        MissingStageError: without a folder: there is no plan under these settings.
+        InputError: the folder is no export, or one of its files was altered; no such trainer; impossible ranks.
+        MissingStageError: without a folder, if there is no plan under these settings.
     """
     run = open_run(settings)
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())
-        shapes = {of.name: planned_shape(run, of) for of in readers}
+        shapes = {reader.name: planned_shape(run, reader) for reader in readers}
         first = next(iter(shapes.values()))
         head = f"the plan: {_size(first)}, as it would be exported under these settings"
         other = ""
     else:
         manifest = load_export(folder)
-        readers = [of for of in TRAINERS.values() if manifest["format"] in of.formats]
+        readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
         if chosen and chosen not in readers:
             raise InputError(
                 f"{chosen.name} does not read {manifest['format']}, the format of {folder}; expected an export in "
@@ -60,40 +60,40 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **aske
             raise InputError(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
-        shapes = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
+        shapes = dict.fromkeys((reader.name for reader in readers), Shape.of(manifest, str(folder)))
         other = _other_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    found = {of.name: replay(shapes[of.name], of, **asked) for of in readers}
-    reading = next(iter(found.values())).reading
+    replays = {reader.name: replay(shapes[reader.name], reader, **ranks) for reader in readers}
+    reading = next(iter(replays.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     parts: list[Part] = [
         head,
         ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers),
         "",
     ]
-    parts += _in_full(run, found[chosen.name], other) if chosen else _table(found)
-    ways = {name: of.best if folder is None else of.here for name, of in found.items()}
+    parts += _in_full(run, replays[chosen.name], other) if chosen else _table(replays)
+    ways = {name: replayed.best if folder is None else replayed.here for name, replayed in replays.items()}
     trainers = [
         {
             "trainer": name,
             "keeps_order": ways[name].kept.in_order,
-            "by_default": of.default.kept.text,
-            "at_best": of.best.kept.text,
-            "formats": of.trainer.formats,
-            "needs": of.best.needs,
-            "lines": of.lines,
+            "by_default": replayed.default.kept.text,
+            "at_best": replayed.best.kept.text,
+            "formats": replayed.trainer.formats,
+            "needs": replayed.best.needs,
+            "lines": replayed.lines,
         }
-        for name, of in found.items()
+        for name, replayed in replays.items()
     ]
     data = {"reads": head, **{name: getattr(reading, name) for name in numbers}, "trainers": trainers}
     return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
 
 
 def load_export(folder: Place) -> dict[str, Any]:
-    """The manifest of an export whose files are all as they were written.
+    """The manifest of an export, after a check of all its files.
 
     Raises:
-        InputError: it is no export, or a file of it is not.
+        InputError: the folder is no export, or a file is not as it was written.
     """
     manifest = read_manifest(folder, EXPORT_MANIFEST)
     if manifest is None:
@@ -118,55 +118,55 @@ def _size(shape: Shape) -> str:
 
 
 def _other_plan(run: Run, plan: str) -> str:
-    """Why what is read of an export of a plan cannot be measured; "" where the store holds its plan."""
+    """Why reads of an export cannot be measured; "" if the store holds its plan."""
     try:
-        here = plan_fingerprint(run)
+        stored = plan_fingerprint(run)
     except DivOrderError as error:
         return str(error)
     return (
         ""
-        if here == plan
-        else f"the export is of the plan {plan}, and the store holds {here} under these settings"
+        if stored == plan
+        else f"the export is of the plan {plan}, and the store holds {stored} under these settings"
     )
 
 
-def _table(found: Mapping[str, Replay]) -> list[Part]:
+def _table(replays: Mapping[str, Replay]) -> list[Part]:
     rows = [
         {
             "trainer": name,
-            "by default": of.default.kept.text,
-            "at its best": of.best.kept.text,
-            "reads": " ".join(of.trainer.formats),
-            "is at its best with": of.best.needs,
+            "by default": replayed.default.kept.text,
+            "at its best": replayed.best.kept.text,
+            "reads": " ".join(replayed.trainer.formats),
+            "is at its best with": replayed.best.needs,
         }
-        for name, of in found.items()
+        for name, replayed in replays.items()
     ]
-    about = (
+    note = (
         "`--trainer NAME` has its lines, and what is lost without them; exports.* are for divorder.toml, and the next "
         "run lays the rows by them."
     )
-    return [TextTable(rows), "", about]
+    return [TextTable(rows), "", note]
 
 
-def _in_full(run: Run, found: Replay, other: str) -> list[Part]:
-    trainer, best = found.trainer, found.best
+def _in_full(run: Run, replayed: Replay, other: str) -> list[Part]:
+    trainer, default, best = replayed.trainer, replayed.default, replayed.best
     lines: list[Part] = [
         trainer.title,
         "",
-        _sentence(found),
-        *(f"  by default {line}" for line in _said(found.default.kept)),
+        _sentence(replayed),
+        *(f"  by default {line}" for line in _differences(default.kept)),
     ]
-    lines += [f"  at its best {line}" for line in _said(best.kept) if best is not found.default]
+    lines += [f"  at its best {line}" for line in _differences(best.kept) if best is not default]
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
-    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, found)
-    if found.lines is None:
+    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, replayed)
+    if replayed.lines is None:
         return [*lines, "its configuration: as it comes; other samplers lose the order of this export"]
-    return [*lines, "its configuration:", "", *(f"  {line}" for line in found.lines.strip().splitlines())]
+    return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
 
 
-def _sentence(found: Replay) -> str:
-    """What this export gives as it is read by default, and what has to be set for more."""
-    default, best = found.default, found.best
+def _sentence(replayed: Replay) -> str:
+    """How much of the plan the trainer reads by default, and the settings for more."""
+    default, best = replayed.default, replayed.best
     if best is default and default.kept.in_order:
         return f"as it comes it reads {default.kept.text} as planned"
     more = (
@@ -182,53 +182,46 @@ def _sentence(found: Replay) -> str:
     return f"by default it reads {default.kept.text} as planned, {more}"
 
 
-def _said(of: Kept) -> list[str]:
-    """What is not as planned."""
-    said = []
-    if of.first:
-        first = of.first
-        said.append(
-            f"the first that differs is batch {first.batch:,}: it should read {_some(first.expected)} and reads "
-            f"{_some(first.read)}, {first.common:,} in common"
+def _differences(kept: Kept) -> list[str]:
+    """The differences from the plan, a line each."""
+    lines = []
+    if kept.first:
+        first = kept.first
+        lines.append(
+            f"the first that differs is batch {first.batch:,}: it should read {_first_of(first.expected)} and reads "
+            f"{_first_of(first.read)}, {first.common:,} in common"
         )
-    if of.missing_batches:
-        said.append(f"the plan's last {of.missing_batches:,} batches are not read")
-    if of.extra_batches:
-        said.append(f"{of.extra_batches:,} batches are read behind the plan's last")
-    if of.repeated:
-        said.append(f"sequences read more often than planned: {of.repeated:,}; less often: {of.never_read:,}")
-    return said
+    if kept.missing_batches:
+        lines.append(f"the plan's last {kept.missing_batches:,} batches are not read")
+    if kept.extra_batches:
+        lines.append(f"{kept.extra_batches:,} batches are read behind the plan's last")
+    if kept.repeated:
+        lines.append(
+            f"sequences read more often than planned: {kept.repeated:,}; less often: {kept.never_read:,}"
+        )
+    return lines
 
 
-def _some(positions: np.ndarray) -> str:
-    shown = ", ".join(f"{position:,}" for position in positions[:3].tolist())
-    return f"sequences {shown}{', ...' if len(positions) > 3 else ''}"
+def _first_of(positions: np.ndarray) -> str:
+    numbers = ", ".join(f"{position:,}" for position in positions[:3].tolist())
+    return f"sequences {numbers}{', ...' if len(positions) > 3 else ''}"
 
 
-def _measures(run: Run, found: Replay) -> list[Part]:
-    """The measures of what is really read, beside the plan's, and what drifts along it."""
+def _measures(run: Run, replayed: Replay) -> list[Part]:
+    """Measures and drift of the reads beside the plan's."""
     order = load_sequence_order(run)
-    rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]
-    claims = [("the plan", load_stationarity(run).claim())]
-    ways = {"by default": found.default} | (
-        {} if found.best is found.default else {"at its best": found.best}
-    )
-    for name, way in ways.items():
-        if not way.kept.in_order:
+    measured = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}
+    for name, way in {"by default": replayed.default, "at its best": replayed.best}.items():
+        if not way.kept.in_order and (name == "by default" or way is not replayed.default):
             read = way.read[way.read >= 0][: order.shape[1]]
-            sequences = order[read // order.shape[1], read % order.shape[1]]
-            figures, drift = measure_order(run, sequences)
-            rows.append(_measured(name, figures, drift))
-            claims.append((name, drift.claim()))
-    return [TextTable(side_by_side(rows[::-1])), "", *(f"{name}: {claim}" for name, claim in claims), ""]
-
-
-def _measured(name: str, figures: Mapping[str, Any], drift: Stationarity) -> dict[str, Any]:
-    return summary_row(name, figures) | drift_columns(drift)
+            measured[name] = measure_order(run, order[read // order.shape[1], read % order.shape[1]])
+    rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
+    claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
+    return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
 
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
-    """(the measures of sequences of the plan as they are read, int64 (n,); whether anything drifts along them)."""
+    """(measures of sequences of the plan in reading order, int64 (n,); the drift along them)."""
     settings, traits, packed = run.settings, load_stream(run).traits, load_packed(run)
     figures = measure_packed(packed, sequences, traits.codes, traits.sizes(), batch=settings.sequence.batch)
     sample = load_sample(run, traits, sequences)

@@ -1,8 +1,8 @@
-"""Compile what is compiled once for a machine, so that no first run waits for it: `python -m dagster_divorder.warm`.
+"""Compile the kernels before a first run, which saves it half a minute: `python -m dagster_divorder.warm`.
 
-The kernels compile as they are first called, and Numba keeps the result beside them, for a processor and a version of
-Numba: half a minute of a first run. Here a run over a few documents, in a temporary folder, calls what the default
-settings and the evidence about their order call. A strategy or packing method of one's own choice still compiles.
+Kernels compile at their first call, and Numba keeps the results for a processor and a version of Numba. A run over some
+documents in a temporary folder calls the kernels of the default settings and of evidence about their order. Strategies
+and packing methods other than the defaults still compile later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
 EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")
-"""Stages with kernels that an output does not need."""
+"""Stages with kernels beside those of an output."""
 
 
 def warm() -> None:

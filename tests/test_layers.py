@@ -102,7 +102,7 @@ def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
     assert (tmp_path / "exports/_parquet/manifest.json").is_file()
 
 
-BELOW_ALL = {"errors", "extras", "caches"}
+BELOW_ALL = {"errors", "extras", "caches", "units"}
 """Modules that any layer may import; they import no layer."""
 BELOW_SETTINGS = {"core", *(f"{module}.py" for module in BELOW_ALL)}
 # What a layer may import of this package, BELOW_ALL aside; every layer above core may also import settings.

@@ -1,7 +1,7 @@
-"""The `divorder` command. Its verbs are in the modules beside: what each takes, and what it answers.
+"""The `divorder` command. The other modules have its verbs, their arguments and answers.
 
-Exit status: 0, the answer is yes, or there was nothing to ask; 1, the answer is no (`verify`), or an error that is said
-on standard error; 2, the command line is wrong; 130, interrupted; 141, whoever read the output closed it.
+Exit status: 0, success; 1, the answer of `verify` is no, or an error on standard error; 2, the command line is wrong;
+130, interrupted; 141, the reader of the output closed it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
-from dagster_divorder.view.answer import Answer
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
@@ -32,12 +31,12 @@ GROUPS: Mapping[str, Sequence[Verb]] = {
     "Train on it": training.VERBS,
 }
 GOES_ON = "the next run goes on where this one was"
-"""What an interrupted command says that does not say anything else."""
+"""The default message of an interrupted command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    # Modules and lists of texts, which hold no cycles, are otherwise searched for them over and over.
+    # By default Python searches modules and lists of texts for cycles again and again.
     gc.set_threshold(10_000, 20, 20)
     _prepare_streams()
     try:
@@ -46,19 +45,19 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has closed it, as `head` does.
+        # The reader has closed the output, as `head` does.
         _drop_output()
         return 128 + signal.SIGPIPE
 
 
 def _prepare_streams() -> None:
-    """Standard streams that are closed lead nowhere, and a character that one cannot show is escaped, as TOML has it:
+    """Opens closed standard streams on /dev/null, and escapes characters that a stream cannot encode as TOML does:
     \\u20ac."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one. The next file opened would have it otherwise, and be printed into.
+            # Takes the lowest free number, this one, which the next opened file would get otherwise.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
@@ -75,14 +74,14 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _drop_output() -> None:
-    """What is left in the buffers has nowhere to go."""
+    """Sends what is still in the buffers to /dev/null."""
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
-    # Before or after the command; where one is not given, it must not take away what was given in the other place.
+    # Options may stand before or after the command; a missing one must not replace a given one.
     shared.add_argument(
         "--config",
         default=argparse.SUPPRESS,
@@ -109,26 +108,26 @@ def _parser() -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", help="one of those below; COMMAND --help has more"
     )
     for verb in (verb for verbs in GROUPS.values() for verb in verbs):
-        of_verb = commands.add_parser(
+        verb_parser = commands.add_parser(
             verb.name,
-            description=wrapped(f"{verb.about[0].upper()}{verb.about[1:]}."),
+            description=wrapped(f"{verb.does[0].upper()}{verb.does[1:]}."),
             epilog=f"example: {verb.example}\n{wrapped(f'cost: {verb.cost}')}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[shared],
         )
-        verb.add(of_verb)
-        of_verb.set_defaults(answer=verb.answer, asks=verb.asks)
+        verb.add(verb_parser)
+        verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
 
 def _verbs_by_group() -> str:
-    """Every verb: what it does, an example, and what it costs."""
+    """Every verb with its example and cost."""
     lines: list[str] = []
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         for verb in verbs:
             lines += [
-                wrapped(f"  {verb.name:<13} {verb.about}", 16),
+                wrapped(f"  {verb.name:<13} {verb.does}", 16),
                 f"{'':<16}$ {verb.example}",
                 wrapped(f"{'':<16}cost: {verb.cost}", 16),
             ]
@@ -138,10 +137,16 @@ def _verbs_by_group() -> str:
 def _run(options: Options) -> int:
     resend_interrupts()
     try:
-        # A bar would write over a question.
+        # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):
             answer = options.answer(options)
-        _print(_as_json(answer) if getattr(options, "json", False) else shown(answer.parts))
+        if getattr(options, "json", False):
+            import orjson
+
+            layout = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+            _print(orjson.dumps(answer.data, default=str, option=layout).decode())
+        else:
+            _print(shown(answer.parts))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
@@ -151,21 +156,13 @@ def _run(options: Options) -> int:
     return 0 if answer.passed else 1
 
 
-def _as_json(answer: Answer) -> str:
-    import orjson
-
-    return orjson.dumps(
-        answer.data, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-    ).decode()
-
-
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        # Tried once more at the end otherwise.
+        # `main` flushes the stream once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StoreError(
             f"standard output cannot be written to: {error.strerror}; send it elsewhere"

@@ -1,5 +1,4 @@
-"""The questions of `divorder init`: each has a default that Enter takes, and is asked again after an answer that cannot
-be used."""
+"""The questions of `divorder init`: Enter takes the default, and a question repeats after an answer it cannot use."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import DivOrderError, InputError, printable
-from dagster_divorder.propose import BUILT_IN_TRAITS, Block, Proposal, one_line
+from dagster_divorder.propose import BUILT_IN_TRAITS, InputBlock, Proposal, one_line
 from dagster_divorder.trainers import TRAINERS
 
 Answered = TypeVar("Answered")
@@ -22,15 +21,15 @@ RANKS = {
 
 
 def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answered:
-    """The answer to a question, as it is read. default: "" where there is none.
+    """The result of `read` for the answer to a question. default: "" if there is none.
 
     Raises:
-        InputError: nobody answers.
+        InputError: the input ends.
     """
     while True:
         try:
-            given = input(printable(f"{question}{f' [{default}]' if default else ''}: ")).strip()
-            return read(given or default)
+            answer = input(printable(f"{question}{f' [{default}]' if default else ''}: ")).strip()
+            return read(answer or default)
         except EOFError:
             print()
             raise InputError(
@@ -46,16 +45,16 @@ def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answere
 
 
 def replaces(file: str) -> bool:
-    """Whether a file that is there may be replaced."""
+    """Whether an existing file may be replaced."""
 
-    def read(given: str) -> bool:
-        return one_of("the answer", given.lower(), ("yes", "no", "y", "n"))[0] == "y"
+    def read(answer: str) -> bool:
+        return one_of("the answer", answer.lower(), ("yes", "no", "y", "n"))[0] == "y"
 
     return ask(f"{file} is there already. Replace it", "no", read)
 
 
 def complete(proposal: Proposal) -> Proposal:
-    """The proposal with what is answered: fields of each input, traits, and of trainer and sizes what is not given."""
+    """The proposal with the answers: fields of each input, traits, and trainer and sizes unless given."""
     blocks = [
         _fields(block, f" of {block.paths[0]}" if proposal.several else "") for block in proposal.blocks
     ]
@@ -72,33 +71,33 @@ def complete(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _fields(block: Block, beside: str) -> Block:
+def _fields(block: InputBlock, of_input: str) -> InputBlock:
     if not block.text:
         print(printable(f"\n{block.why}"))
 
-    def text(given: str) -> Block:
-        if not given:
+    def text(answer: str) -> InputBlock:
+        if not answer:
             raise InputError("name one of the fields")
-        return block if given == block.text else block.with_text(given, "as you said")
+        return block if answer == block.text else block.with_text(answer, "as you said")
 
-    block = ask(f"Text field{beside}", block.text, text)
+    block = ask(f"Text field{of_input}", block.text, text)
 
-    def optional(given: str) -> str | None:
-        return None if given == NONE and NONE not in block.fields else block.known(given)
+    def optional(answer: str) -> str | None:
+        return None if answer == NONE and NONE not in block.fields else block.known(answer)
 
-    own_id = ask(f"Field of your own ids{beside}", block.own_id or NONE, optional)
-    source = ask(f"Field of the source{beside}", block.source or NONE, optional)
+    own_id = ask(f"Field of your own ids{of_input}", block.own_id or NONE, optional)
+    source = ask(f"Field of the source{of_input}", block.source or NONE, optional)
     return replace(block, own_id=own_id, source=source)
 
 
 def _traits(proposal: Proposal) -> Sequence[str]:
     known = [*BUILT_IN_TRAITS, *proposal.sources, *proposal.fields]
 
-    def read(given: str) -> list[str]:
-        if given == default:
-            # A name in it may have a comma of its own.
+    def read(answer: str) -> list[str]:
+        if answer == default:
+            # Names in the default may hold commas.
             return proposal.balanced
-        names = [name.strip() for name in given.split(",")]
+        names = [name.strip() for name in answer.split(",")]
         return list(dict.fromkeys(one_of("a trait", name, known) for name in names))
 
     default = ", ".join(map(one_line, proposal.balanced))
@@ -107,31 +106,31 @@ def _traits(proposal: Proposal) -> Sequence[str]:
 
 
 def _trainer(proposal: Proposal) -> Proposal:
-    def read(given: str) -> Proposal:
-        return checked(
-            replace(proposal, trainer=None if given == NONE else one_of("trainer", given, TRAINERS))
-        )
+    def read(answer: str) -> Proposal:
+        trainer = None if answer == NONE else one_of("trainer", answer, TRAINERS)
+        return checked(replace(proposal, trainer=trainer))
 
     return ask(f"Trainer, of {', '.join(TRAINERS)}", NONE, read)
 
 
 def _rank(proposal: Proposal, name: str) -> Proposal:
-    def read(given: str) -> Proposal:
-        return checked(replace(proposal, ranks={**proposal.ranks, name: _whole(given)}))
+    def read(answer: str) -> Proposal:
+        return checked(replace(proposal, ranks={**proposal.ranks, name: _whole(answer)}))
 
     return ask(RANKS[name], "1", read)
 
 
 def _size(proposal: Proposal, name: str, question: str) -> Proposal:
-    def read(given: str) -> Proposal:
-        changed: dict[str, Any] = {name: _whole(given)}
+    def read(answer: str) -> Proposal:
+        changed: dict[str, Any] = {name: _whole(answer)}
         return checked(replace(proposal, **changed))
 
-    return ask(question, str(dict(zip(("length", "batch"), proposal.sequence, strict=True))[name]), read)
+    length, batch = proposal.sequence
+    return ask(question, str(length if name == "length" else batch), read)
 
 
 def checked(proposal: Proposal) -> Proposal:
-    """The proposal, if its numbers can be; the ranks of a trainer that reads its part of an export may be unknown yet.
+    """The proposal, if its numbers are possible; the number of ranks may still be unknown.
 
     Raises:
         InputError, SettingsError: as `Proposal.layout` does.
@@ -142,8 +141,8 @@ def checked(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _whole(given: str) -> int:
+def _whole(answer: str) -> int:
     try:
-        return int(given)
+        return int(answer)
     except ValueError:
-        raise InputError(f"{given!r} is no whole number") from None
+        raise InputError(f"{answer!r} is no whole number") from None

@@ -1,4 +1,4 @@
-"""`divorder estimate`: what a first run would take, and on what."""
+"""`divorder estimate`: time, memory and disk of a first run, and machines for it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, config_of
+from dagster_divorder.units import BYTES, byte_size, duration
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.estimates.first_run import Estimate, Machine
 
-UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
-
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
-    """Time a stage, memory and disk of a first run, here; where it does not fit here, on larger machines."""
+    """Time a stage, memory and disk of a first run on this machine; on larger ones if it does not fit here."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.estimates.first_run import make_estimate
     from dagster_divorder.propose import settings_for
@@ -25,55 +24,55 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
 
     settings = settings_for(paths, config)
     stages = [name for name in GRAPH.upstream(settings) if everything and GRAPH[name].asset]
-    found = make_estimate(settings, *stages, size=size, progress=STANDARD_ERROR)
+    costs = make_estimate(settings, *stages, size=size, progress=STANDARD_ERROR)
     rows = [
         {
             "stage": row.stage if GRAPH[row.stage].asset else f"  {row.stage}",
             "time": "?" if row.seconds is None else duration(row.seconds),
-            "memory": amount(row.memory),
-            "store": amount(row.disk),
+            "memory": byte_size(row.memory),
+            "store": byte_size(row.disk),
         }
-        for row in found.stages
+        for row in costs.stages
     ]
-    exports = [f"{name} {amount(of)}" for name, of in found.exports.items()]
-    disk = ", ".join([f"store {amount(found.store)}", f"output {amount(found.output)}", *exports])
-    cores = "1 core" if found.cores == 1 else f"{found.cores} cores"
-    whole = "on all of it" if found.measured_whole else f"on {amount(found.sampled_bytes)} of it"
+    exports = [f"{name} {byte_size(size)}" for name, size in costs.exports.items()]
+    disk = ", ".join([f"store {byte_size(costs.store)}", f"output {byte_size(costs.output)}", *exports])
+    cores = "1 core" if costs.cores == 1 else f"{costs.cores} cores"
+    whole = "on all of it" if costs.measured_whole else f"on {byte_size(costs.sampled_bytes)} of it"
     parts: list[Part] = [
         Line(
-            f"A first run takes about {duration(found.seconds)} here ({cores}), {amount(found.memory)} of memory and "
-            f"{amount(found.disk)} of disk.",
+            f"A first run takes about {duration(costs.seconds)} here ({cores}), {byte_size(costs.memory)} of memory "
+            f"and {byte_size(costs.disk)} of disk.",
             "strong",
         ),
-        f"{amount(found.file_bytes)} of files: about {found.documents:,} documents, {amount(found.text_bytes)} of "
-        f"text, {found.tokens:,} tokens; measured {whole}, in {duration(found.calibration_seconds)}.",
+        f"{byte_size(costs.file_bytes)} of files: about {costs.documents:,} documents, {byte_size(costs.text_bytes)} "
+        f"of text, {costs.tokens:,} tokens; measured {whole}, in {duration(costs.calibration_seconds)}.",
         f"disk: {disk}",
         "",
         TextTable(rows),
-        *(("", *found.notes) if found.notes else ()),
-        *(() if found.fits_here else ("", *_elsewhere(found))),
+        *(("", *costs.notes) if costs.notes else ()),
+        *(() if costs.fits_here else ("", *_elsewhere(costs))),
     ]
-    return Answer(parts, {**asdict(found), "disk": found.disk, "fits_here": found.fits_here})
+    return Answer(parts, {**asdict(costs), "disk": costs.disk, "fits_here": costs.fits_here})
 
 
-def _elsewhere(found: Estimate) -> list[Part]:
-    """What of it this machine lacks, and what larger ones take."""
+def _elsewhere(costs: Estimate) -> list[Part]:
+    """The resources that this machine lacks, and larger machines."""
     lacks = [
-        f"{what}: {amount(needed)} are needed, {amount(there)} are here"
-        for what, needed, there in (
-            ("memory", found.memory, found.memory_here),
-            ("disk", found.disk, found.disk_here),
+        f"{resource}: {byte_size(needed)} are needed, {byte_size(available)} are here"
+        for resource, needed, available in (
+            ("memory", costs.memory, costs.memory_here),
+            ("disk", costs.disk, costs.disk_here),
         )
-        if there is not None and needed > there
+        if available is not None and needed > available
     ]
-    if found.seconds > 24 * 3600:
-        lacks.append(f"time: {duration(found.seconds)} are more than a day")
-    quick = next((machine for machine in found.machines if machine.seconds <= 24 * 3600), None)
+    if costs.seconds > 24 * 3600:
+        lacks.append(f"time: {duration(costs.seconds)} are more than a day")
+    quick = next((machine for machine in costs.machines if machine.seconds <= 24 * 3600), None)
     parts: list[Part] = [Line(f"Too much for this machine ({'; '.join(lacks)}).", "bad")]
     if quick:
         parts.append(
             Line(
-                f"The smallest that takes less than a day: {_named(quick)}, {amount(found.disk)} of disk.",
+                f"The smallest that takes less than a day: {_named(quick)}, {byte_size(costs.disk)} of disk.",
                 "strong",
             )
         )
@@ -81,10 +80,10 @@ def _elsewhere(found: Estimate) -> list[Part]:
         {
             "machines": _named(machine),
             "time": duration(machine.seconds),
-            "memory of the first": amount(machine.memory),
-            "of each other": amount(machine.worker_memory) if machine.machines > 1 else "",
+            "memory of the first": byte_size(machine.memory),
+            "of each other": byte_size(machine.worker_memory) if machine.machines > 1 else "",
         }
-        for machine in found.machines
+        for machine in costs.machines
     ]
     return [
         *parts,
@@ -98,26 +97,11 @@ def _named(machine: Machine) -> str:
     return f"{machine.machines} x {machine.cores} cores" if machine.machines > 1 else f"{machine.cores} cores"
 
 
-def duration(seconds: float) -> str:
-    """`12 s`, `3.4 min`, `5.2 h`, `2.1 days`."""
-    steps = (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800))
-    unit, size = next(((unit, size) for unit, size, below in steps if seconds < below), ("days", 86_400))
-    value = seconds / size
-    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-
-
-def amount(size: float) -> str:
-    """`12.3 MB`, `4.5 GB`, `1.2 TB`."""
-    unit = next((unit for unit in UNITS if size < 1000 * UNITS[unit]), "TB")
-    value = size / UNITS[unit]
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:,.1f} {unit}"
-
-
 def bytes_of(text: str) -> int:
     """`500GB`, `1.5 TB`, `800 MB` -> bytes."""
     number, unit = text.strip()[:-2], text.strip()[-2:].upper()
     try:
-        size = int(float(number) * UNITS[unit])
+        size = int(float(number) * BYTES[unit])
     except (ValueError, KeyError, OverflowError):
         size = 0
     if size < 1:

@@ -17,10 +17,9 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 
 def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
-    """Make strategy_comparison and what it needs; what it shows, and a table of the pairs of strategies.
+    """Make strategy_comparison and its inputs; its conclusions, and a table of the pairs of strategies.
 
-    details: every measure of each pair. only_csv: nothing but these, as CSV. plot: a PNG file to be
-    written, of the trade-off.
+    details: every measure of each pair. only_csv: only these, as CSV. plot: PNG file for a picture of the trade-off.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -30,8 +29,8 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = by_batches(load_comparison(open_run(settings)))
-    said = conclusions(rows)
-    data = {"conclusions": said, "comparison": rows}
+    sentences = conclusions(rows)
+    data = {"conclusions": sentences, "comparison": rows}
     if only_csv:
         return Answer([_as_csv(rows)], data)
     if plot:
@@ -39,7 +38,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
     return Answer(
         [
-            *(Line(sentence, "strong") for sentence in said),
+            *(Line(sentence, "strong") for sentence in sentences),
             "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
             f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
@@ -58,7 +57,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
 
 def prove(settings: Settings, *, details: bool) -> Answer:
-    """Make training_evidence and what it needs; its verdict and a table. details: every figure, order and source.
+    """Make training_evidence and its inputs; its verdict and a table. details: every figure, order and source.
 
     Raises:
         InputError: `evidence.tokens` is unset.
@@ -74,24 +73,21 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
-    rows, sources = order_rows(summary), source_rows(summary)
+    rows = order_rows(summary)
     first, *verdict = summary["verdict"]
-    parts: list[Part] = [
-        Line(first, "strong"),
-        *verdict,
-        *summary["notes"],
-        "",
-        TextTable(
-            [{name: row[name] for name in ("order", "held-out loss", "less shuffled")} for row in rows]
-        ),
-    ]
+    columns = ("order", "held-out loss", "less shuffled")
+    in_short = TextTable([{name: row[name] for name in columns} for row in rows])
+    parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short]
     if not details:
         parts += ["", "what happened on the way, and every source: --details"]
     else:
-        # An order a column: there are more figures than a line has room for.
-        others = [name for name in rows[0] if name not in ("order", "held-out loss", "less shuffled")]
-        by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in others]
-        parts += ["", TextTable(by_figure), "", TextTable(sources)]
+        # Orders are columns here, since the figures do not fit into a line.
+        by_figure = [
+            {"figure": name, **{row["order"]: row[name] for row in rows}}
+            for name in rows[0]
+            if name not in columns
+        ]
+        parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
@@ -99,16 +95,16 @@ def prove(settings: Settings, *, details: bool) -> Answer:
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    written = io.StringIO()
-    table = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    return written.getvalue().rstrip("\n")
+    return text.getvalue().rstrip("\n")
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
-    parser.add_argument("--csv", action="store_true", help="nothing but these, as CSV")
+    parser.add_argument("--csv", action="store_true", help="only these, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
 
@@ -121,7 +117,7 @@ def _add_details(parser: argparse.ArgumentParser) -> None:
 VERBS = (
     Verb(
         "compare",
-        "runs every pair of the strategies in `comparison`, and measures each",
+        "runs and measures every pair of the strategies in `comparison`",
         "divorder compare",
         "about as long as a run; more pairs, longer",
         lambda options: compare(

@@ -1,4 +1,4 @@
-"""Questions about a corpus, `divorder explore QUESTION`: each runs the stages that answer it, and no other."""
+"""Questions about a corpus, `divorder explore QUESTION`: each runs only the stages that answer it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from dagster_divorder.store.state import Receipt
 
 ROWS = 20
-"""Rows of a table that are printed; JSON has all of them."""
+"""Rows of a printed table; JSON has all of them."""
 CELL = 60
 """Characters of a text in a table."""
 
 
-class Told(NamedTuple):
-    """What a stage says to a question. sentences: the answer first. columns: those of `rows` that are printed, and
-    their heads. files: pictures and films. more: what the rows that are not printed are called."""
+class Result(NamedTuple):
+    """A stage's answer to a question. sentences: the answer first. columns: columns of `rows` to print, with their
+    heads. files: pictures and films. more: the noun for rows that are not printed."""
 
     sentences: Sequence[str]
     rows: Sequence[Mapping[str, Any]] = ()
@@ -33,24 +33,24 @@ class Told(NamedTuple):
 
 
 class Question(NamedTuple):
-    """asks: the question in words. stage: its result is the answer. lines: settings without which the stage is not
-    made, to copy."""
+    """asks: the question in words. stage: has the answer. lines: settings to copy that the stage needs."""
 
     name: str
     asks: str
     cost: str
     stage: str
-    tell: Callable[[Run, Receipt], Told]
+    answer: Callable[[Run, Receipt], Result]
     lines: str = ""
 
 
 def explore(options: Options) -> Answer:
-    """Run what a question needs, and answer it.
+    """Run the stages that a question needs, and answer it.
 
     Raises:
         SettingsError: the settings do not have the stage that answers it.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
+    from dagster_divorder.view.words import cells
 
     question, settings = QUESTIONS[options.question], settings_of(options)
     if question.lines and not GRAPH[question.stage].when(settings):
@@ -60,39 +60,28 @@ def explore(options: Options) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, question.stage))
     run = open_run(settings)
-    told = question.tell(run, run.receipt(question.stage))
-    answer, *others = told.sentences
-    parts: list[Part] = [Line(answer, "strong"), *others]
-    if told.rows:
-        shown = [{head: _cell(row[name]) for name, head in told.columns.items()} for row in told.rows[:ROWS]]
-        parts += ["", TextTable(shown)]
-    if told.more and len(told.rows) > ROWS:
-        parts.append(f"and {len(told.rows) - ROWS:,} more {told.more}: --json")
-    files = [str(file) for file in told.files]
+    result = question.answer(run, run.receipt(question.stage))
+    answer, *sentences = result.sentences
+    parts: list[Part] = [Line(answer, "strong"), *sentences]
+    if result.rows:
+        rows = [{head: row[name] for name, head in result.columns.items()} for row in result.rows[:ROWS]]
+        parts += ["", TextTable(cells(rows, CELL))]
+    if result.more and len(result.rows) > ROWS:
+        parts.append(f"and {len(result.rows) - ROWS:,} more {result.more}: --json")
+    files = [str(file) for file in result.files]
     if files:
         parts += ["", *files]
     data = {
         "question": question.name,
-        "answer": list(told.sentences),
-        "figures": dict(told.figures),
-        "rows": list(told.rows),
+        "answer": list(result.sentences),
+        "figures": dict(result.figures),
+        "rows": list(result.rows),
         "files": files,
     }
     return Answer(parts, data)
 
 
-def _cell(value: Any) -> str:
-    """A plain value as people read it: numbers with a fraction to three decimals, texts on one line."""
-    from dagster_divorder.view.words import clip, fixed, number
-
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, str):
-        return clip(value, CELL)
-    return fixed(value, 3) if isinstance(value, float) else number(value)
-
-
-def _clusters(run: Run, receipt: Receipt) -> Told:
+def _clusters(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.topics.k_calibration import DISTINCT, PICTURE, load_table
     from dagster_divorder.view.words import count
 
@@ -104,7 +93,7 @@ def _clusters(run: Run, receipt: Receipt) -> Told:
         why = next(note for note in notes if note.startswith("no clear number"))
         notes.remove(why)
         answer = f"{why[0].upper()}{why[1:]}."
-    return Told(
+    return Result(
         [
             answer,
             *notes,
@@ -126,13 +115,13 @@ def _clusters(run: Run, receipt: Receipt) -> Told:
     )
 
 
-def _spaces(run: Run, receipt: Receipt) -> Told:
+def _spaces(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.topics import ari_comparison
 
     facts, fit = receipt.facts, receipt.files["fit"]
     first, second = facts["spaces"]
     pictures = [f"{fit}/{name}" for name in (ari_comparison.HEATMAP, ari_comparison.MAPS)]
-    return Told(
+    return Result(
         [
             facts["conclusion"],
             f"Both were clustered into {facts['k']:,}; {facts['matched_documents']:.0%} of "
@@ -149,7 +138,7 @@ def _spaces(run: Run, receipt: Receipt) -> Told:
     )
 
 
-def _map(run: Run, receipt: Receipt) -> Told:
+def _map(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.topics.cluster_map import SIDECAR
     from dagster_divorder.stages.topics.cluster_names import load_names
     from dagster_divorder.stages.topics.clusters import cluster_sizes
@@ -158,33 +147,34 @@ def _map(run: Run, receipt: Receipt) -> Told:
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
     on_map, documents = figures["on_map"], figures["of_documents"]
-    what = f"{count(documents, 'document')} in {count(len(sizes), 'cluster')}"
+    corpus = f"{count(documents, 'document')} in {count(len(sizes), 'cluster')}"
     rows = [
         {"cluster": name, "documents": size, "share": f"{size / max(documents, 1):.1%}"}
         for name, size in zip(load_names(run), sizes, strict=True)
     ]
     note = [figures["note"]] if figures["note"] else []
     manifest = read_manifest(run.settings.output.path) or {}
-    beside = [run.settings.output.path / SIDECAR] if manifest.get("map") == receipt.version else []
-    return Told(
+    files: list[object] = [
+        run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files
+    ]
+    if manifest.get("map") == receipt.version:
+        files.append(run.settings.output.path / SIDECAR)
+    return Result(
         [
             f"There is no map: {figures['note']}"
             if on_map is None
-            else f"{on_map:,} of {what} are on the map.",
-            *([f"{what}; the picture has their sizes alone"] if on_map is None else note),
+            else f"{on_map:,} of {corpus} are on the map.",
+            *([f"{corpus}; the picture has their sizes alone"] if on_map is None else note),
         ],
         sorted(rows, key=lambda row: -int(row["documents"])),
         {name: name for name in ("cluster", "documents", "share")},
-        [
-            *(run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files),
-            *beside,
-        ],
+        files,
         "clusters",
         figures,
     )
 
 
-def _diversity(run: Run, receipt: Receipt) -> Told:
+def _diversity(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.measure.set_diversity import load_groups
     from dagster_divorder.stages.mix.subset_selection import vectors_stage
     from dagster_divorder.stages.topics.cluster_names import load_names
@@ -203,7 +193,7 @@ def _diversity(run: Run, receipt: Receipt) -> Told:
         for row in groups
         if (row["of"], row["value"]) == ("corpus", "chosen")
     ]
-    return Told(
+    return Result(
         [
             f"By {vectors} vectors the corpus is as diverse as {whole['vendi']:.1f} documents that have nothing in "
             f"common (its Vendi score, of {count(whole['documents'], 'document')}{sampled}).",
@@ -218,7 +208,7 @@ def _diversity(run: Run, receipt: Receipt) -> Told:
     )
 
 
-def _copies(run: Run, receipt: Receipt) -> Told:
+def _copies(run: Run, receipt: Receipt) -> Result:
     figures, documents = receipt.figures, run.corpus.documents
     repeated = len(run.view) - documents
     copies, tokens = figures["near_copies"], run.receipt("token_counts").figures["tokens"]
@@ -229,7 +219,7 @@ def _copies(run: Run, receipt: Receipt) -> Told:
         if copies
         else f"None of {documents:,} distinct texts is a near copy of another."
     )
-    return Told(
+    return Result(
         [
             answer,
             f"Records that repeat a text to the byte: {repeated:,}.",
@@ -247,7 +237,7 @@ def _copies(run: Run, receipt: Receipt) -> Told:
     )
 
 
-def _selected(run: Run, receipt: Receipt) -> Told:
+def _selected(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.mix.subset_selection import load_choices
 
     figures, rows = receipt.figures, load_choices(run)
@@ -255,7 +245,7 @@ def _selected(run: Run, receipt: Receipt) -> Told:
     left_out = ", ".join(
         f"{reason}: {count:,}" for reason, count in figures["reasons"].items() if reason != "selected"
     )
-    return Told(
+    return Result(
         [
             f"{figures['selected_records']:,} of {records:,} records are chosen by {figures['method']}, "
             f"{figures['selected_tokens']:,} of {tokens:,} tokens: Vendi score {figures['vendi_selected']:.1f}, of as "
@@ -272,7 +262,7 @@ def _selected(run: Run, receipt: Receipt) -> Told:
     )
 
 
-def _films(run: Run, receipt: Receipt) -> Told:
+def _films(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.view.words import count
 
     films, note = receipt.figures["films"], receipt.figures["note"]
@@ -281,27 +271,27 @@ def _films(run: Run, receipt: Receipt) -> Told:
         if films
         else note
     )
-    return Told(
+    return Result(
         [answer, *([note] if films and note else [])],
         files=[run.settings.output.path / name for name in films],
         figures={name: receipt.figures[name] for name in ("films", "frames", "fps", "note")},
     )
 
 
-def _proxy(run: Run, receipt: Receipt) -> Told:
+def _proxy(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 
     rows, figures = load_proxies(run), receipt.figures
-    asked = run.settings.gradients
+    gradients = run.settings.gradients
     if not rows:
-        return Told([f"It could not be measured: {figures['note']}."], figures=figures)
+        return Result([f"It could not be measured: {figures['note']}."], figures=figures)
     used = next(row for row in rows if row["used"])
     tenth, half = (name for name in used if name.startswith("chosen alike"))
-    return Told(
+    return Result(
         [
-            f"Gradients of the last {asked.layers:,} blocks in {asked.dims:,} dims rank a document's likes as those of "
-            f"all {figures['parameters']:,} parameters do with a correlation of {used['Spearman']:.2f}, and choose "
-            f"{used[tenth]:.0%} of the tenth that those choose, where chance would choose 10%.",
+            f"Gradients of the last {gradients.layers:,} blocks in {gradients.dims:,} dims rank a document's likes as "
+            f"those of all {figures['parameters']:,} parameters do with a correlation of {used['Spearman']:.2f}, and "
+            f"choose {used[tenth]:.0%} of the tenth that those choose, where chance would choose 10%.",
             f"{figures['documents_measured']:,} documents; the settings are gradients.layers and gradients.dims.",
         ],
         rows,
@@ -390,8 +380,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     listed = [
         wrapped(line, 16)
-        for of in QUESTIONS.values()
-        for line in (f"  {of.name:<13} {of.asks}", f"{'':<16}cost: {of.cost}")
+        for question in QUESTIONS.values()
+        for line in (f"  {question.name:<13} {question.asks}", f"{'':<16}cost: {question.cost}")
     ]
     parser.description = "\n".join([parser.description or "", "", "questions:", *listed])
 

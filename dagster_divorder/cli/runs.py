@@ -1,4 +1,4 @@
-"""Commands that make an order, and say what a run would do or did: init, plan, run, stats, summary, report, prune."""
+"""Commands that make an order, and show what a run would do or did: init, plan, run, stats, summary, report, prune."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, setti
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.places import is_url
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from dagster_divorder.propose import Proposal
 
 
+Figures = Mapping[str, Mapping[str, Any]]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file, and perhaps the dagster.yaml beside it; what the records hold, and what is taken for what.
+    """Write a settings file, and with --dagster the dagster.yaml beside it; the fields of the records, and their use.
 
     Raises:
-        InputError: no corpus is named; as `propose.look` and `Proposal.toml` do.
-        SettingsError: the file is there already, or cannot be written.
+        InputError: no corpus is named; as `propose.look` and `Proposal.toml`.
+        SettingsError: the file exists, or cannot be written.
     """
     from dagster_divorder.propose import write_settings
 
@@ -40,7 +42,7 @@ def init(options: Options) -> Answer:
     if not options.paths and options.dagster:
         return Answer(_keep_history(file), {"dagster": str(_history_file(file))})
     try:
-        proposal, seen, replaces = _proposed(options, file)
+        proposal, fields, replaces = _proposed(options, file)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
@@ -51,7 +53,7 @@ def init(options: Options) -> Answer:
         [
             f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
-            *seen,
+            *fields,
             *proposal.warnings(),
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
@@ -78,8 +80,7 @@ def init(options: Options) -> Answer:
 
 
 def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
-    """What is written into a settings file, what people see of its corpus unless they have seen it, and whether the
-    file takes the place of one that is there."""
+    """(the proposal, its fields unless they have been printed, whether it replaces an existing file)."""
     from dagster_divorder.cli import dialogue
     from dagster_divorder.propose import Proposal, look, refuse_existing
 
@@ -100,14 +101,14 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
         ranks={name: number for name, number in ranks.items() if number is not None},
     )
     if not asks:
-        return proposal, _seen(proposal), replaces
+        return proposal, _fields(proposal), replaces
     dialogue.checked(proposal)
-    print(shown(_seen(proposal)))
+    print(shown(_fields(proposal)))
     return dialogue.complete(proposal), [], replaces
 
 
-def _seen(proposal: Proposal) -> list[Part]:
-    """The fields of each input, and what is taken for what."""
+def _fields(proposal: Proposal) -> list[Part]:
+    """The fields of each input, and their use."""
     parts: list[Part] = []
     for block in proposal.blocks:
         title = f"{', '.join(block.paths)}: " if proposal.several else ""
@@ -116,7 +117,7 @@ def _seen(proposal: Proposal) -> list[Part]:
 
 
 def _verify_line(proposal: Proposal, export: str, option: str) -> list[str]:
-    """How to see what the trainer that was asked for reads of the export."""
+    """The command that shows what the given trainer reads of the export."""
     if not proposal.trainer:
         return []
     ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
@@ -131,30 +132,30 @@ NO_HISTORY = "in Dagster, too: divorder init --dagster writes the dagster.yaml t
 
 
 def _history_file(file: Path) -> Path:
-    """Where Dagster looks for what keeps its history, beside a settings file."""
+    """The dagster.yaml beside a settings file."""
     return file.absolute().parent / DAGSTER_FILE
 
 
 def _keep_history(file: Path) -> list[Part]:
-    """Write the dagster.yaml beside a settings file, unless there is one; how to start Dagster."""
+    """Write the dagster.yaml beside a settings file, unless it exists; how to start Dagster."""
     path, ours = _history_file(file), Path(__file__).parents[1] / "defs" / DAGSTER_FILE
-    there = path.exists()
+    exists = path.exists()
     try:
-        if not there:
+        if not exists:
             path.write_bytes(ours.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
-    what = "is there already, and stays as it is" if there else "keeps the history of Dagster"
+    role = "is there already, and stays as it is" if exists else "keeps the history of Dagster"
     return [
-        f"{path} {what}; start Dagster in its folder:",
+        f"{path} {role}; start Dagster in its folder:",
         f"  {config}dagster dev -m dagster_divorder.definitions",
         "  export DAGSTER_HOME=$PWD    # for commands that insist on a home, such as dagster-daemon",
     ]
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
-    """What a run (or a run that also makes all evidence) would do, a row a stage, and perhaps what the store holds."""
+    """What a run would do, a row a stage, and the bytes in the store. everything: with all evidence. disk: by part."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
@@ -172,17 +173,11 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
         "",
         TextTable(rows),
-        *(
-            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
-            if any(stage.rough for stage in planned.stages)
-            else []
-        ),
-        "",
     ]
-    if disk:
-        parts.append(_bytes_by_part("disk in use", planned.disk))
-    else:
-        parts.append(f"disk in use: {sum(planned.disk.values()) / 1e6:,.1f} MB (by part: --disk)")
+    if any(stage.rough for stage in planned.stages):
+        parts.append("~: rough, as on another machine; `divorder estimate` measures on this one")
+    in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
+    parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     return Answer(parts, asdict(planned))
 
 
@@ -195,7 +190,7 @@ def run(settings: Settings, *, details: bool) -> Answer:
 
 
 def stats(settings: Settings, *, details: bool) -> Answer:
-    """Run what the measures of the order need, and write no output; the measures."""
+    """Run the stages up to the measures of the order, without an output; the measures."""
     from dagster_divorder.stages import GRAPH, run_all
 
     run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
@@ -203,18 +198,18 @@ def stats(settings: Settings, *, details: bool) -> Answer:
 
 
 def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
-    """What the last run made: whether the order beats shuffling and by how much, what a trainer is to be given, and the
-    measures. details: of every order, and of every stage what was new, and its time, too. output: whether the run went
-    on to an output, or ended with the measures.
+    """The results of the last run: whether the order beats shuffling and by how much, what to give a trainer, and the
+    measures. details: also of every order, and new documents and time of every stage. output: whether the run made an
+    output, or ended with the measures.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
-    from dagster_divorder.pipeline.run import stage_row, stages_table
+    from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-    from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
+    from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
 
     run = open_run(settings)
@@ -239,20 +234,13 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *for_trainer,
         TextTable([row.shown() for row in in_short]),
-        *(Line(f"  {row.measure.label}: {row.measure.about}", "quiet") for row in in_short),
+        *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
-    stages = [stage_row(stage, of_stage) for stage, of_stage in figures.items() if GRAPH[stage].asset]
+    stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
     if details:
-        parts += [
-            "",
-            TextTable(side_by_side(orders), "all orders"),
-            *figures["diversity_metrics"]["findings"],
-            *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
-            "",
-            stages_table(stages, "each stage, as it last ran"),
-        ]
+        parts += _details(run, figures, stages)
     else:
         parts.append(
             f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
@@ -277,11 +265,32 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     )
 
 
-def _figures_of_the_last_run(run: Run, output: bool) -> Mapping[str, Mapping[str, Any]]:
-    """By stage; evidence is there where it was made beside an output, and is of today.
+def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Every order, the tables of a selection, and rows of `stage_row`."""
+    from dagster_divorder.pipeline.run import stages_table
+    from dagster_divorder.pipeline.stage import Table
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.view.measures import side_by_side
+    from dagster_divorder.view.words import cells
+
+    parts: list[Part] = [
+        "",
+        TextTable(side_by_side(figures["diversity_metrics"]["summary"]), "all orders"),
+        *figures["diversity_metrics"]["findings"],
+    ]
+    for stage in ("subset_selection", "set_diversity"):
+        tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
+        for name, table in tables.items():
+            if isinstance(table, Table) and table.rows:
+                parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
+    return [*parts, "", stages_table(stages, "each stage, as it last ran")]
+
+
+def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
+    """By stage, with evidence if it is up to date.
 
     Raises:
-        MissingStageError: a stage that is needed has none.
+        MissingStageError: a needed stage has none.
     """
     from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.stages import GRAPH
@@ -307,10 +316,10 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Mapping[str, Mapping[str
 
 
 def _for_the_trainer(
-    settings: Settings, figures: Mapping[str, Mapping[str, Any]], orders: Mapping[str, Mapping[str, Any]]
+    settings: Settings, figures: Figures, orders: Figures
 ) -> tuple[list[Part], dict[str, Any]]:
-    """What a trainer is to be given, with the lines of its configuration, and what the files beside are good for; and
-    the exports and the output as data."""
+    """(the exports, with the lines of a trainer's configuration, and the use of the other files; the same as data).
+    orders: rows of the summary, by name."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
@@ -326,7 +335,7 @@ def _for_the_trainer(
     for export in exports:
         folder = export["folder"]
         parts.append(
-            Line(f"Give your trainer {folder} ({export['bytes'] / 1e6:,.1f} MB), unshuffled.", "strong")
+            Line(f"Give your trainer {folder} ({byte_size(export['bytes'])}), unshuffled.", "strong")
         )
         readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
         simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
@@ -342,28 +351,26 @@ def _for_the_trainer(
         if readers:
             names = ", ".join(trainer.name for trainer in readers)
             parts.append(f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME")
-    first, *others = _output_files(figures)
+    files = _output_files(figures)
     parts.append(
-        f"{output['folder']}/{first} ({'written' if output['written'] else 'unchanged'}) has whole documents in order, "
-        "for tools that do not pack."
+        f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has whole documents in "
+        "order, for tools that do not pack."
     )
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # Of a corpus smaller than a batch nothing can be told.
+    # A corpus smaller than a batch has no figure.
     if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
             f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
             f"shuffled ones {shuffled} %."
         )
-    parts += [f"  beside it: {', '.join(others)}", ""]
-    about = {name: output[name] for name in ("folder", "written", "bytes")}
-    return parts, {"exports": exports, "output": {**about, "files": _output_files(figures)}}
+    parts += [f"  beside it: {', '.join(files[1:])}", ""]
+    facts = {name: output[name] for name in ("folder", "written", "bytes")}
+    return parts, {"exports": exports, "output": {**facts, "files": files}}
 
 
-def _corpus_lines(
-    settings: Settings, corpus: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """What was ordered."""
+def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
+    """The corpus, and the settings of its order."""
     cut_short = corpus["partial_lines"]
     return [
         f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {corpus['tokens']:,} tokens), "
@@ -376,35 +383,19 @@ def _corpus_lines(
     ]
 
 
-def _output_files(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of the files in the folder of the output, that of the documents first."""
+def _output_files(figures: Figures) -> list[str]:
+    """Names of the files in the folder of the output, the documents first."""
     page, films = figures.get("ordering_report"), figures.get("ordering_animation")
-    drawn = [Path(page["path"]).name, *page["beside"]] if page else []
     return [
         *figures["curated_output"]["files"],
         "curated_meta.json",
-        *drawn,
+        *([Path(page["path"]).name, *page["beside"]] if page else []),
         *(films["films"] if films else []),
     ]
 
 
-def _chosen(run: Run, stages: Sequence[str]) -> list[Part]:
-    """The tables of a selection, where there is one."""
-    from dagster_divorder.pipeline.stage import Table
-    from dagster_divorder.stages import GRAPH
-    from dagster_divorder.view.words import cells
-
-    return [
-        part
-        for stage in stages
-        for name, shown in GRAPH[stage].show(run, run.receipt(stage)).items()
-        if isinstance(shown, Table) and shown.rows
-        for part in ("", TextTable(cells(shown.rows), f"{name} ({stage})"))
-    ]
-
-
 def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
-    """What an epoch reads, where that is not every record once; from the figures of `repeats`."""
+    """The records of an epoch, unless it reads each once; from the figures of `repeats`."""
     if repeats is None:
         return []
     most = repeats["most_repeats"]
@@ -416,32 +407,36 @@ def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
 
 
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
-    """Run what an output needs (or also all evidence), then make the report, and perhaps open it and the films in a
-    browser; a few lines of text on it."""
+    """Run the stages of an output, and make the report. everything: with all evidence. browse: open the report and the
+    films in a browser."""
     from dagster_divorder.stages import GRAPH, run_all
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
-    made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
-    lines = [made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
-    if made["missing"]:
-        missing = ", ".join(made["missing"])
+    figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
+    lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
+    if figures["missing"]:
+        missing = ", ".join(figures["missing"])
         lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
-    if browse and is_url(made["path"]):
+    if browse and is_url(figures["path"]):
         lines.append("it lies at a URL: copy it to this machine to open it")
     elif browse:
-        page = Path(made["path"]).absolute()
-        shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
-        opened = [webbrowser.open(path.as_uri()) for path in shown]
+        page = Path(figures["path"]).absolute()
+        opened = [
+            webbrowser.open(path.as_uri())
+            for path in (page, *sorted(page.parent.glob("ordering_animation*.mp4")))
+        ]
         if not all(opened):
             browser = next(filter(shutil.which, BROWSERS), "open")
             lines.append("no browser could be opened here, as without a display; where there is one:")
             lines.append(f"  {browser} {page}")
-    return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
+    return Answer(
+        lines, {name: figures[name] for name in ("path", "bytes", "better_than_shuffling", "missing")}
+    )
 
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
-    """Prune the store (or say what that would do)."""
+    """Prune the store. dry_run: only show what that would free."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
@@ -464,9 +459,9 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
 
 
-def _bytes_by_part(title: str, parts: Mapping[str, int]) -> TextTable:
-    rows = [*parts.items(), ("in all", sum(parts.values()))]
-    return TextTable([{"part of the store": part, "MB": f"{size / 1e6:,.1f}"} for part, size in rows], title)
+def _bytes_by_part(title: str, sizes: Mapping[str, int]) -> TextTable:
+    rows = [*sizes.items(), ("in all", sum(sizes.values()))]
+    return TextTable([{"part of the store": part, "size": byte_size(size)} for part, size in rows], title)
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
@@ -478,14 +473,14 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
     parser.add_argument("--trainer", metavar="NAME", help="write the export that it reads")
-    for name, what in (
+    for name, meaning in (
         ("world-size", "its data-parallel ranks"),
         ("micro-batch", "sequences that a rank reads at a time"),
         ("workers", "loader processes of a rank"),
         ("sequence-length", "tokens of a sequence"),
         ("batch", "sequences of a batch, over all ranks"),
     ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--dagster",
         action="store_true",

@@ -13,15 +13,16 @@ from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.loading import config_file, set_keys
 from dagster_divorder.settings.places import as_place
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, TextTable
 
 
 def verify(options: Options) -> Answer:
     """What trainers read of an export or a plan, and whether they can keep its order."""
-    from dagster_divorder.verify import verify as held_against
+    from dagster_divorder.verify import verify as verify_export
 
-    asked = {name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
-    return held_against(settings_of(options), options.export, options.trainer, **asked)
+    ranks = {name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    return verify_export(settings_of(options), options.export, options.trainer, **ranks)
 
 
 def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> Answer:
@@ -29,7 +30,7 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
     from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
 
-    found = find(settings, steps=steps, sequences=sequences, ids=ids).to_dict("records")
+    runs = find(settings, steps=steps, sequences=sequences, ids=ids).to_dict("records")
     rows = [
         {
             **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
@@ -41,13 +42,13 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
             )
             + f": {clip(row['first_words'], 60)}",
         }
-        for row in found
+        for row in runs
     ]
-    return Answer([TextTable(rows)], {"runs": found})
+    return Answer([TextTable(rows)], {"runs": runs})
 
 
 def cut(options: Options) -> Answer:
-    """The settings that cut documents out of the rest of a training, to be pasted, or written into the file."""
+    """The settings that cut documents out of the rest of a training, to paste; --write puts them into the file."""
     from dagster_divorder.forensics import plan_cut
     from dagster_divorder.view.words import count, percent
 
@@ -55,7 +56,7 @@ def cut(options: Options) -> Answer:
     planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
     keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
     share = planned.tokens / planned.rest if planned.rest else 0.0
-    said = (
+    sentence = (
         f"{count(len(planned.ids), 'document')} cut out of what is read from step {planned.step:,} on: "
         f"{planned.tokens:,} of {planned.rest:,} tokens ({percent(share)})"
     )
@@ -72,11 +73,11 @@ def cut(options: Options) -> Answer:
             raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
         set_keys(file, keys)
         return Answer(
-            [said, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
+            [sentence, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
         )
     return Answer(
         [
-            f"# {said}: put these lines into the settings (--write does), and run",
+            f"# {sentence}: put these lines into the settings (--write does), and run",
             "[order]",
             f"frozen_tokens = {keys['order.frozen_tokens']}",
             f"cut = {json.dumps(keys['order.cut'], indent=2, ensure_ascii=False)}",
@@ -86,7 +87,7 @@ def cut(options: Options) -> Answer:
 
 
 def shards(options: Options) -> Answer:
-    """The files of an export from where a training goes on, a line each, after a line that says where that is."""
+    """The files of an export from where a training goes on, a line each, after a line with that place."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.readers.shards import rotate_shards
 
@@ -96,58 +97,46 @@ def shards(options: Options) -> Answer:
         read = options.steps * manifest["batch"]
     else:
         read = options.sequences if options.tokens is None else options.tokens // length
-    found = rotate_shards(options.export, read)
+    rotated = rotate_shards(options.export, read)
+    files = [str(file) for file in rotated.files]
     return Answer(
         [
-            f"# skip {found.offset:,} sequences ({found.offset * length:,} tokens) of the first file; all files were "
-            f"read {found.passed:,} times before",
-            *map(str, found.files),
+            f"# skip {rotated.offset:,} sequences ({rotated.offset * length:,} tokens) of the first file; all files "
+            f"were read {rotated.passed:,} times before",
+            *files,
         ],
-        {
-            "skip_sequences": found.offset,
-            "passes": found.passed,
-            "files": [str(file) for file in found.files],
-        },
+        {"skip_sequences": rotated.offset, "passes": rotated.passed, "files": files},
     )
 
 
 def grid_shuffle(options: Options) -> Answer:
-    """Shuffle exports on disk; a line on the result."""
+    """Shuffle exports on disk; a line about the result."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.write.grid import grid_shuffle as shuffle
 
-    made = shuffle(
+    manifest = shuffle(
         options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR
     )
-    size, files = sum(entry["bytes"] for entry in made["files"].values()), len(made["rows_of_files"])
+    size, files = sum(entry["bytes"] for entry in manifest["files"].values()), len(manifest["rows_of_files"])
     return Answer(
-        [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({size / 1e6:,.1f} MB)"],
-        {"sequences": made["rows"], "files": files, "folder": str(options.out), "bytes": size},
+        [f"{manifest['rows']:,} sequences in {files:,} files of {options.out} ({byte_size(size)})"],
+        {"sequences": manifest["rows"], "files": files, "folder": str(options.out), "bytes": size},
     )
 
 
 def loss(options: Options) -> Answer:
-    """The loss by source as a table, and what its aggregate is worth."""
+    """The loss by source as a table, and how the loss of all is composed."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.models.validation import loss_by_source
+    from dagster_divorder.view.words import cells, fixed
 
-    found = loss_by_source(options.model, options.heldout, progress=STANDARD_ERROR)
-    rows = found.to_dict("records")
-    shown = [
-        {
-            str(name): value
-            if isinstance(value, str)
-            else f"{value:.4f}"
-            if isinstance(value, float)
-            else f"{value:,}"
-            for name, value in row.items()
-        }
+    losses = loss_by_source(options.model, options.heldout, progress=STANDARD_ERROR)
+    rows, composition = losses.to_dict("records"), losses.attrs["composition"]
+    exact = [
+        {str(name): fixed(value, 4) if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
     ]
-    return Answer(
-        [TextTable(shown), "", found.attrs["composition"]],
-        {"sources": rows, "composition": found.attrs["composition"]},
-    )
+    return Answer([TextTable(cells(exact)), "", composition], {"sources": rows, "composition": composition})
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -155,13 +144,13 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
     )
     parser.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
-    for name, what in (
+    for name, meaning in (
         ("world-size", "data-parallel ranks"),
         ("micro-batch", "sequences that a rank reads at a time"),
         ("workers", "loader processes of a rank"),
         ("nodes", "machines"),
     ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
 
 
 def _add_steps_and_ids(parser: argparse.ArgumentParser) -> None:
@@ -203,7 +192,7 @@ def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
         help="folder of an export, such as data/exports/parquet",
     )
     parser.add_argument(
-        "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
+        "out", type=Path, help="folder of the shuffled export, where an interrupted run goes on"
     )
     parser.add_argument(
         "--memory", type=gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"

@@ -1,4 +1,4 @@
-"""What every command of `divorder` is, and how settings reach it."""
+"""Commands of `divorder`, and how they get their settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ Options = argparse.Namespace
 
 
 class Verb(NamedTuple):
-    """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
-    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks
-    questions on a terminal."""
+    """One command of `divorder`. does: for its help. example: a line to copy. cost: time, in words. answer: from the
+    given options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal."""
 
     name: str
-    about: str
+    does: str
     example: str
     cost: str
     answer: Callable[[Options], Answer]
@@ -31,7 +30,7 @@ class Verb(NamedTuple):
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """A line of help in lines as wide as the terminal, 40 to 120; from the second on they begin at `indent`."""
+    """Help text in lines as wide as the terminal, 40 to 120; from the second line on indented."""
     width = min(max(shutil.get_terminal_size((80, 0)).columns, 40), 120)
     return textwrap.fill(
         text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
@@ -39,21 +38,21 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def config_of(options: Options) -> str | None:
-    """The settings file that was asked for."""
+    """The settings file of --config."""
     return getattr(options, "config", None)
 
 
 def settings_of(options: Options) -> Settings:
-    """The settings of a command that takes them.
+    """The settings of a command, with its --refit.
 
     Raises:
-        SettingsError: a file or the environment holds what is no setting.
+        SettingsError: a file or the environment has an unknown key or an impossible value.
     """
     return load_settings(config_of(options)).refitting(*getattr(options, "refit", ()))
 
 
 def add_refit(parser: argparse.ArgumentParser) -> None:
-    """`--refit` of a command whose run makes fits; `settings_of` heeds it."""
+    """Adds `--refit`, which `settings_of` reads."""
     parser.add_argument(
         "--refit",
         nargs="+",
@@ -66,22 +65,22 @@ def add_refit(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers(text: str) -> range:
-    """`1200` or `1200..1210`, both ends among them."""
+    """`1200` or `1200..1210`, which includes both ends, -> a range that is not empty."""
     match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
     try:
-        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        values = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     except ValueError:
-        # More digits than Python turns into a number.
-        found = range(0)
-    if not found:
+        # Python refuses numbers of very many digits.
+        values = range(0)
+    if not values:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not A or A..B, with whole numbers from 0, B not below A; A..B includes B"
         )
-    return found
+    return values
 
 
 def gigabytes(text: str) -> int:
-    """An amount of memory in GB -> bytes."""
+    """A number of GB -> bytes."""
     try:
         size = int(float(text) * 1e9)
     except (ValueError, OverflowError):

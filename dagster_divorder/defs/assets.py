@@ -17,6 +17,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
+from dagster_divorder.units import duration
 
 
 def assets(graph: Graph, settings: Settings) -> list[dg.AssetsDefinition]:
@@ -64,7 +65,7 @@ def _materialize(
     changed = receipt.version != before
     context.log.info(
         f"{stage.name}: {figures['documents']:,} documents, {figures['new_documents']:,} new, "
-        f"{figures['reused_documents']:,} reused, {figures['seconds']:.2f} s"
+        f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
     metadata = result_metadata(stage.show(Run(settings, store, graph), receipt), figures)

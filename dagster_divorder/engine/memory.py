@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from dagster_divorder.errors import MemoryLimitError
+from dagster_divorder.units import byte_size
 
 Result = TypeVar("Result")
 
@@ -37,8 +38,8 @@ def need_addresses() -> None:
     limit = address_limit()
     if limit is not None and limit < ADDRESSES:
         raise MemoryLimitError(
-            f"this process may use {limit / 1e9:.1f} GB of addresses (ulimit -v {limit >> 10}), and the libraries that "
-            f"it loads reserve {ADDRESSES / 1e9:.1f} GB, though they use a fraction of it; raise the limit (ulimit -v "
+            f"this process may use {byte_size(limit)} of addresses (ulimit -v {limit >> 10}), and the libraries that "
+            f"it loads reserve {byte_size(ADDRESSES)}, though they use a fraction of it; raise the limit (ulimit -v "
             f"{2 * ADDRESSES >> 10}), or limit memory instead of addresses (a container's quota)"
         )
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from dagster_divorder.errors import printable
+from dagster_divorder.units import duration
 
 Item = TypeVar("Item")
 
@@ -119,18 +120,6 @@ class Counter:
         seconds_left = (self.total - self.done) / rate - (now - self.last)
         # Below 0 the rate no longer holds.
         return speed, f"{duration(seconds_left)} left" if seconds_left >= 0 else so_far
-
-
-def duration(seconds: float) -> str:
-    """Such as `0.4 s`, `12 s`, `3 min 5 s` or `2 h 10 min`."""
-    if seconds < 1:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
 def describe(counters: list[Counter], now: float) -> str:

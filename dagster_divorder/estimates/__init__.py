@@ -1,4 +1,4 @@
-"""What a first run would take, for Python: `divorder.estimate`."""
+"""Time, memory and disk of a first run, for Python: `dagster_divorder.estimate`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def estimate(
     stages: Sequence[str] = (),
     size: int | None = None,
 ) -> Estimate:
-    """Time a stage, memory and disk of a first run, measured by running the stages on a small part of the input.
+    """Time a stage, memory and disk of a first run, measured on a small part of the input.
 
     Args:
-        paths: files, folders, globs or URLs; none: those of the settings.
-        config: settings file, as `load_settings` takes it; where there is none, what `divorder init` would write.
-        stages: that are to be made; default: all that an output needs.
-        size: bytes of files as these, for a corpus that is so large in place of this one.
+        paths: files, folders, globs or URLs; default: of the settings.
+        config: settings file, as for `load_settings`; without one the settings that `divorder init` would write.
+        stages: to run; default: all stages of an output.
+        size: bytes of a corpus of such files, to estimate in place of the given ones.
 
     Raises:
-        InputError: the input cannot be read, or holds nothing to use.
-        DivOrderError: what a run would raise.
+        InputError: the input cannot be read, or has no usable record.
+        DivOrderError: any error of a run.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else paths
     return make_estimate(settings_for([os.fspath(path) for path in several], config), *stages, size=size)

@@ -28,8 +28,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.units import byte_size
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)
@@ -216,7 +216,7 @@ def _in_a_process(
         message = str(error)
         for path, excerpt in zip(on_sample.input.paths, excerpts, strict=True):
             message = message.replace(path, f"a sample of {excerpt.name}")
-        size = megabytes(sum(excerpt.bytes for excerpt in excerpts))
+        size = byte_size(sum(excerpt.bytes for excerpt in excerpts))
         raise type(error)(
             f"{message} (in a run on {size} of the input, below {folder.parent.parent})"
         ) from None

@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.stage import PerDocument, Size, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.local import megabytes
+from dagster_divorder.units import byte_size
 
 BLOCKS_BYTES = 64 << 20
 DOCUMENT_BYTES = 120
@@ -142,12 +142,12 @@ def make_estimate(
     if size is not None:
         if total < WHOLE_BYTES and size > SMALL_TIMES * stored:
             raise InputError(
-                f"{megabytes(sampled)} of records are too few to tell what {size / 1e9:,.3g} GB of files take; name "
-                f"files of {megabytes(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
+                f"{byte_size(sampled)} of records are too few to tell what {byte_size(size)} of files take; name "
+                f"files of {byte_size(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
             )
         total *= size / stored
     (progress or Silent()).note(
-        f"running the stages on {megabytes(sampled)} of the input, in the temporary folder (some 20 s on two free "
+        f"running the stages on {byte_size(sampled)} of the input, in the temporary folder (some 20 s on two free "
         "cores)"
     )
     calibration = calibrate(settings, excerpts, wanted)

@@ -34,6 +34,7 @@ from dagster_divorder.engine.memory import is_out_of_memory, main_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads
 from dagster_divorder.models.spec import cpu_dtype, load_config, quiet, unusable
+from dagster_divorder.units import byte_size
 
 if TYPE_CHECKING:
     import torch
@@ -110,8 +111,8 @@ def make_model(model: str, class_count: int, length: int, seed: int) -> torch.nn
     size = count_weights(model, class_count, length)
     if size * BYTES_PER_WEIGHT > main_memory():
         raise InputError(
-            f"evidence.model {model} has {size:,} weights, which take {size * BYTES_PER_WEIGHT / 1e9:,.0f} GB to "
-            f"train, and this machine has {main_memory() / 1e9:,.0f} GB; give a smaller model"
+            f"evidence.model {model} has {size:,} weights, which take {byte_size(size * BYTES_PER_WEIGHT)} to "
+            f"train, and this machine has {byte_size(main_memory())}; give a smaller model"
         )
     torch.manual_seed(seed)
     return _build(model, class_count, length)

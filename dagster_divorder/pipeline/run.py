@@ -29,11 +29,12 @@ from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
+from dagster_divorder.store.local import DISK_FULL, explain_os_error
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
@@ -346,9 +347,9 @@ def _run_one(run: Run, name: str) -> Receipt:
 def _memory_ran_out(stage: str, error: Exception) -> MemoryLimitError:
     limit = address_limit()
     allowed = (
-        f"{megabytes(main_memory())} of memory are there, or a container's quota of it"
+        f"{byte_size(main_memory())} of memory are there, or a container's quota of it"
         if limit is None
-        else f"this process may use {megabytes(limit)} of addresses (ulimit -v)"
+        else f"this process may use {byte_size(limit)} of addresses (ulimit -v)"
     )
     return MemoryLimitError(
         f"memory ran out in {stage} ({type(error).__name__}: {str(error).partition(chr(10))[0] or 'no more said'}); "

@@ -40,7 +40,6 @@ from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import FITS, put_fit, read_fit
-from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import (
     Receipt,
@@ -53,6 +52,7 @@ from dagster_divorder.store.state import (
     save_results,
 )
 from dagster_divorder.store.view import Fragment
+from dagster_divorder.units import byte_size
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -348,7 +348,7 @@ class PerDocument(Stage):
         except DiskFullError as error:
             if not error.row_bytes:
                 raise
-            rest = megabytes(int(error.row_bytes * rows))
+            rest = byte_size(int(error.row_bytes * rows))
             raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:

@@ -32,9 +32,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.store.state import load_receipt
+from dagster_divorder.units import byte_size
 
 CONTENT_BYTES = 2 << 30
 """A larger input is not hashed to confirm a change: a check has to end within a minute on a slow disk, too."""
@@ -189,7 +189,7 @@ def _changed_sizes(files: Sequence[_File], states: Sequence[FileState]) -> list[
     for file in _with_content(files):
         size = before.pop(str(file.path), None)
         if size is None:
-            changes.append(f"{file.path.name} is new ({megabytes(file.size)})")
+            changes.append(f"{file.path.name} is new ({byte_size(file.size)})")
         elif size != file.size:
             more = "more" if file.size > size else "less"
             changes.append(f"{file.path.name} has {abs(file.size - size):,} bytes {more}")

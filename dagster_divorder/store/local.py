@@ -34,6 +34,7 @@ from dagster_divorder.store.base import (
     temporary_name,
 )
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at
+from dagster_divorder.units import byte_size
 
 SCRATCH = "scratch"
 
@@ -290,13 +291,13 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
     takes; 0 if unknown."""
     if error.errno in DISK_FULL:
         free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
-        missing, to_free = f"{megabytes(free)} are free there", "some disk"
+        missing, to_free = f"{byte_size(free)} are free there", "some disk"
         if size > free:
-            missing = f"{what} takes about {megabytes(size)}, {missing}"
-            to_free = f"at least {megabytes(size - free)}"
+            missing = f"{what} takes about {byte_size(size)}, {missing}"
+            to_free = f"at least {byte_size(size - free)}"
         elif size:
             # The estimate was too low, or other files were written at the same time.
-            missing = f"{what} and what is written beside it take more than the {megabytes(free)} that are free there"
+            missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
         return DiskFullError(
             f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
             "again: it goes on from here"
@@ -309,8 +310,3 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return StoreError(f"{target} cannot be written ({error.strerror}); make its folder writable")
     return StoreError(f"{target} cannot be written: {error}")
-
-
-def megabytes(size: int) -> str:
-    """A number of bytes in MB, rounded up."""
-    return f"{-(-size // 10_000) / 100:,.2f} MB"

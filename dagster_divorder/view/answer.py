@@ -1,4 +1,4 @@
-"""What a command answers: lines and tables for people, and the same as data for programs."""
+"""Answers of commands: lines and tables for people, and the same as data for programs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Literal, NamedTuple
 from dagster_divorder.errors import printable
 
 NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
-"""How a cell of a column of numbers begins; a dash, or nothing, stands for a number that there is not."""
+"""The beginning of a cell in a column of numbers; a dash or an empty cell stands for a missing number."""
 
 UNLIMITED = 10_000
-"""Characters of a line where no terminal limits it."""
+"""Characters of a line outside terminals."""
 
 TONES = {"strong": "bold", "good": "bold green", "bad": "bold red", "quiet": "dim"}
 
 
 class Line(NamedTuple):
-    """A line of text, and how a terminal with colours shows it."""
+    """A line of text, and its style on a terminal with colours."""
 
     text: str
     tone: Literal["strong", "good", "bad", "quiet"]
@@ -29,9 +29,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of texts by column name; the columns of the first row. Columns of numbers are aligned to the right.
+    """Rows of texts by column name; all rows have the columns of the first. Columns of numbers align to the right.
 
-    title: stands above it.
+    title: a line above the table.
     """
 
     rows: Sequence[Mapping[str, str]]
@@ -39,16 +39,16 @@ class TextTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether a column holds nothing but numbers, by column."""
+        """Whether a column holds numbers only, by column."""
         return [all(NUMERIC.match(row[name]) for row in self.rows) for name in self.rows[0]]
 
     def markdown(self) -> str:
-        """As a Markdown table; nothing without a row."""
+        """A Markdown table; "" without rows."""
         if not self.rows:
             return ""
         rules = ["--:" if numeric else "---" for numeric in self.numeric]
         lines = [tuple(self.rows[0]), rules, *(tuple(row.values()) for row in self.rows)]
-        # A trait may be called anything.
+        # Names of traits may hold any character.
         return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
     def _repr_html_(self) -> str:
@@ -67,7 +67,7 @@ class TextTable:
 
 
 class AsTable:
-    """What prints as a table, and shows as one in a notebook."""
+    """An object that prints as a table, also in a notebook."""
 
     __slots__ = ()
 
@@ -87,8 +87,8 @@ Part = str | Line | TextTable
 
 @dataclass(frozen=True)
 class Answer:
-    """parts: what people read, in their order; lines that are empty keep parts apart. data: the same as JSON holds it.
-    passed: of a command that tests something, whether it passed."""
+    """parts: lines and tables for people, in their order; empty lines separate them. data: the same for JSON. passed:
+    result of a command that tests something."""
 
     parts: Sequence[Part]
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class Answer:
 
 
 def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = False) -> str:
-    """The parts below each other, at most `width` characters wide: text breaks between words, cells of a table are
-    folded. Lines that begin with a space stay whole, so that code can be copied. Characters that would move a cursor
-    are shown as escapes."""
+    """The parts below each other, at most `width` characters wide: text breaks between words, cells of a table fold.
+    Lines that begin with a space stay whole, so that people can copy code. Characters that would move a cursor become
+    escapes."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -136,7 +136,7 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
             text, tone = part if isinstance(part, Line) else (part, "")
             shown = printable(text)
             if not text.startswith(" "):
-                # Words stay whole, however long, so that a path can be copied.
+                # Long words stay whole, so that people can copy paths.
                 shown = "\n".join(
                     textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
                     for line in shown.split("\n")

@@ -1,7 +1,7 @@
-"""What all pictures share: colours, typeface, and a matplotlib figure as a PNG file or as SVG inside a page.
+"""Colours and typeface of all pictures, and matplotlib figures as PNG files or as SVG inside a page.
 
 Guarantee: the same numbers give the same bytes (one machine, its typefaces, one matplotlib), whatever the user's style;
-matplotlib's global state is left as it was.
+matplotlib's global state stays as it was.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ COLOURS = {
     "sequences": "#04345c",
     "surface": "#fefefe",
 }
-"""Told apart with any colour vision, and in grey. In a page each becomes the style sheet's variable of that name, so
-that one drawing is right in light, in dark and in print."""
+"""People tell them apart with any colour vision, and in grey. In a page each becomes the style sheet's variable of that
+name, so that one drawing serves light, dark and print."""
 
 DPI = 100
 SHADES, POINT_SHADES = 255, 64
 NEARLY_WHITE = 250
 STAMP = 34
-"""Height of the line that says what a picture is of, in pixels."""
+"""Height of the line below a picture that names its output, in pixels."""
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 OTHERS = (0.62, 0.63, 0.65)
-"""RGB of all clusters together that have no colour of their own."""
+"""RGB of the clusters that share a colour."""
 
-# For names in scripts that matplotlib's own typeface lacks, where they are installed.
+# Typefaces for scripts that matplotlib's own lacks; used if installed.
 OTHER_SCRIPTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans CJK TC", "Noto Sans SC", "Noto Sans JP"),
     *("Noto Sans KR", "Noto Sans TC", "Source Han Sans SC", "Source Han Sans", "WenQuanYi Zen Hei"),
@@ -77,7 +77,7 @@ _STYLE: Any = {
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlepad": 9,
-    # Where it is always; without it matplotlib measures all labels of an axis to find out.
+    # Its usual place; without it matplotlib measures all labels of an axis.
     "axes.titley": 1.0,
     **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "grid.color": COLOURS["rule"],
@@ -93,8 +93,8 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back. Letters that no
-    typeface here has are drawn as boxes, without a warning for each; see `drawable`."""
+    """matplotlib's defaults and ours, whatever the user has set; restores the user's afterwards. Letters that no
+    installed typeface has become boxes without warnings; see `drawable`."""
     import matplotlib as mpl
 
     with mpl.rc_context(), warnings.catch_warnings():
@@ -106,42 +106,44 @@ def style() -> Iterator[None]:
 
 
 def _installed() -> tuple[str, ...]:
-    """Those of OTHER_SCRIPTS that are here."""
+    """Typefaces of OTHER_SCRIPTS on this machine."""
     from matplotlib.font_manager import fontManager
 
-    there = set(fontManager.get_font_names())
-    return tuple(name for name in OTHER_SCRIPTS if name in there)
+    names = set(fontManager.get_font_names())
+    return tuple(name for name in OTHER_SCRIPTS if name in names)
 
 
 @lru_cache
 def _letters(families: tuple[str, ...]) -> frozenset[int]:
-    """The characters that matplotlib's own typeface or one of these families can draw."""
+    """The characters of matplotlib's own typeface and of these families."""
     from matplotlib.font_manager import findfont, get_font
 
     files = [findfont("DejaVu Sans"), *(findfont(name) for name in families)]
     return frozenset().union(*(get_font(file).get_charmap() for file in files))
 
 
-def drawable(names: Sequence[str], what: str = "cluster") -> tuple[list[str], str]:
-    """Names of clusters, by label, as a picture can show them: one with letters that no typeface here has becomes what
-    it names and its number; and a note that says so, "" where there is none."""
+def drawable(names: Sequence[str], noun: str = "cluster") -> tuple[list[str], str]:
+    """(names by label for a picture, a note or ""): a name with letters that no installed typeface has becomes the noun
+    and its label, and the note names the scripts."""
     letters = _letters(_installed())
     lacking = {
         label: [letter for letter in clip(name, len(name)) if ord(letter) not in letters and letter.isalpha()]
         for label, name in enumerate(names)
     }
-    shown = [f"{what} {label}" if lacking[label] else name for label, name in enumerate(names)]
-    named = (unicodedata.name(letter, "?").partition(" ")[0] for some in lacking.values() for letter in some)
-    scripts = Counter(named).most_common()
+    replaced = [f"{noun} {label}" if lacking[label] else name for label, name in enumerate(names)]
+    letters_lacking = (letter for letters in lacking.values() for letter in letters)
+    scripts = Counter(
+        unicodedata.name(letter, "?").partition(" ")[0] for letter in letters_lacking
+    ).most_common()
     spelled = ["Han" if script == "CJK" else script.capitalize() for script, _ in scripts]
     spelled = spelled if len(spelled) <= 3 else [*spelled[:2], "others"]
-    return shown, f"no typeface here for names in {listed(spelled)}" if scripts else ""
+    return replaced, f"no typeface here for names in {listed(spelled)}" if scripts else ""
 
 
 def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colours: bool = False) -> bytes:
-    """A PNG file of so many pixels, white where nothing is drawn.
+    """A PNG file of width x height pixels on white.
 
-    few_colours: at most SHADES of them, a third of the bytes of a picture of many points.
+    few_colours: at most SHADES colours, which takes a third of the bytes for a picture of many points.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -167,7 +169,7 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
 
 
 def stamped(file: bytes, line: str) -> bytes:
-    """A PNG file with a line of text below the picture: of what it is, wherever it is shown."""
+    """A PNG file with a line of text below the picture, which names its output."""
     import PIL.Image
 
     image = PIL.Image.open(io.BytesIO(file))
@@ -176,33 +178,33 @@ def stamped(file: bytes, line: str) -> bytes:
         figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
 
     below = picture(image.width, STAMP, draw)
-    both = [np.asarray(part.convert("RGB")) for part in (image, PIL.Image.open(io.BytesIO(below)))]
+    both = [np.asarray(each.convert("RGB")) for each in (image, PIL.Image.open(io.BytesIO(below)))]
     return _file(np.concatenate(both), image.mode == "P")
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
-    """A drawing for a page, in the page's colours and typeface; text stays text, which can be searched.
+    """A drawing for a page, in the page's colours and typeface; text stays text for search.
 
-    name: unique in the page. width, height: in CSS pixels, the unit of all sizes in it.
+    name: unique in the page. width, height: in CSS pixels, the unit of all sizes in the drawing.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    drawn = io.StringIO()
+    file = io.StringIO()
     with style():
         mpl.rcParams["svg.hashsalt"] = name
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure)
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        # The resolution is that of points, which are a picture inside the drawing.
-        figure.savefig(drawn, format="svg", dpi=144, metadata=metadata)
+        # The resolution of points, which are a picture inside the drawing.
+        figure.savefig(file, format="svg", dpi=144, metadata=metadata)
     return Markup(f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">') + Markup(
-        _for_the_page(name, drawn.getvalue())
+        _for_the_page(name, file.getvalue())
     )
 
 
 def _for_the_page(name: str, text: str) -> str:
-    """The drawing without what belongs to a file of its own: what follows the opening tag and the global style."""
+    """The content of an SVG file without its opening tag and global style."""
     text = text[text.index("</style>") :]
     text = text[text.index("</defs>") + len("</defs>") :]
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # groups are numbered in every drawing alike
@@ -213,13 +215,13 @@ def _for_the_page(name: str, text: str) -> str:
 
 
 def _shortened(path: re.Match[str]) -> str:
-    """A path to a tenth of a pixel, on one line."""
-    numbers = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), path[0])
+    """A path on one line, rounded to a tenth of a pixel."""
+    numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path[0])
     return " ".join(numbers.split())
 
 
 def _in_few_shades(file: re.Match[str]) -> str:
-    """A picture inside a drawing, a quarter of the bytes; see-through where nothing is drawn."""
+    """A transparent picture inside a drawing, in a quarter of the bytes."""
     import PIL.Image
 
     image = PIL.Image.open(io.BytesIO(base64.b64decode(file[0])))
@@ -236,20 +238,20 @@ def _in_colours_of_the_page(declarations: re.Match[str]) -> str:
 
 def png(image: Image) -> bytes:
     data = io.BytesIO()
-    # Looking for the smallest file takes four times as long, for two bytes in a hundred.
+    # optimize=True would take four times as long for 2 % fewer bytes.
     image.save(data, format="PNG")
     return data.getvalue()
 
 
 def data_uri(file: bytes) -> str:
-    """A PNG file as an `src` that needs no file."""
+    """A PNG file as the `src` of an image in a page."""
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"
 
 
 def stacked(mix: NDArray[np.floating], rows: int) -> NDArray[np.int64]:
-    """A bar: which value is at each pixel, (rows, C); each column is divided among the values by their shares.
+    """The value at each pixel of a bar, int64 (rows, C): each column is divided among the values by their shares.
 
-    mix: (C, J), rows sum to 1, values in the order in which they are stacked.
+    mix: (C, J), rows sum to 1, values in stacking order.
     """
     heights = (np.arange(rows) + 0.5) / rows
     ends = np.cumsum(mix, axis=1, dtype=np.float64)
@@ -259,7 +261,7 @@ def stacked(mix: NDArray[np.floating], rows: int) -> NDArray[np.int64]:
 
 
 def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image:
-    """An image of at most 256 colours: values (rows, C), places in the palette, RGB in [0, 1] (J, 3)."""
+    """An image of at most 256 colours. values: places in the palette, (rows, C). palette: RGB in [0, 1], (J, 3)."""
     import PIL.Image
 
     image = PIL.Image.fromarray(values.astype(np.uint8), mode="P")
@@ -268,18 +270,18 @@ def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image
 
 
 def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The values of a mix along an order, (C, J), by the mean place of their tokens, (J,): stacked so, those that lie
-    together are neighbours."""
+    """The values of a mix along an order, (C, J), sorted by the mean place of their tokens, int64 (J,), so that values
+    that lie together become neighbours."""
     total = mix.sum(axis=0, dtype=np.float64)
     moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
     return np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
 
 
 def cluster_colours(k: int) -> NDArray[np.float64]:
-    """The colour of each of k clusters by its number, RGB in [0, 1] float64 (k, 3), in every picture, table and film.
+    """The colours of k clusters in all pictures, tables and films, RGB in [0, 1] float64 (k, 3).
 
-    The hues divide the OKLCH circle evenly, and those of the first clusters, which are the largest, lie far apart.
-    Neighbours in hue differ in lightness (light, dark, middle, ...), which every kind of colour vision tells apart.
+    The hues divide the OKLCH circle evenly; the first clusters, which are the largest, get hues far apart. Neighbours
+    in hue differ in lightness (light, dark, middle, ...), which any colour vision tells apart.
     """
     place = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0))
     hue = np.deg2rad(25.0) + 2.0 * np.pi * place / max(k, 1)

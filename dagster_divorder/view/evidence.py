@@ -1,4 +1,4 @@
-"""The tables of training_evidence as people read them: `summary` is its summary."""
+"""The tables of training_evidence for people, from its summary."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ RANK = "stable rank"
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:
-    """A line an order: figures as mean ± standard error, and what each is less shuffled, with the interval of that."""
+    """A row an order: figures as mean ± standard error, and their differences from shuffled with intervals."""
     rows = []
-    for of in summary["orders"]:
+    for order in summary["orders"]:
         row = {
-            "order": of["order"],
-            "held-out loss": _with_error(of["held-out"]),
-            "less shuffled": _with_interval(of["less shuffled"]),
+            "order": order["order"],
+            "held-out loss": _with_error(order["held-out"]),
+            "less shuffled": _with_interval(order["less shuffled"]),
         }
-        if "spike" in of:
+        if "spike" in order:
             row |= {
-                "jump at the seam, less shuffled": _with_interval(of["jump, less shuffled"]),
-                "gradient at the seam, of its median": _beside(of, "spike", 2),
+                "jump at the seam, less shuffled": _with_interval(order["jump, less shuffled"]),
+                "gradient at the seam, of its median": _beside(order, "spike", 2),
             }
         row |= {
-            name: _beside(of, name, 3)
-            for name in of
+            name: _beside(order, name, 3)
+            for name in order
             if name.startswith(RANK) and not name.endswith("less shuffled")
         }
         row |= {
-            "Vendi of batches": fixed(of["vendi"]),
-            "variance of batch gradients": _beside(of, "noise"),
-            "first tenth, forgotten": _beside(of, "forgotten"),
+            "Vendi of batches": fixed(order["vendi"]),
+            "variance of batch gradients": _beside(order, "noise"),
+            "first tenth, forgotten": _beside(order, "forgotten"),
             "largest bump of the loss, less shuffled": "–"
-            if of["bump"]["mean"] is None
-            else f"{_with_interval(of['bump'], 3)} at {of['bump at']:.0%}",
+            if order["bump"]["mean"] is None
+            else f"{_with_interval(order['bump'], 3)} at {order['bump at']:.0%}",
         }
         rows.append(row)
     return rows
 
 
 def source_rows(summary: Figures) -> list[dict[str, str]]:
-    """A line a source: the held-out loss under each order; * where it differs from shuffling beyond noise."""
+    """A row a source: the held-out loss under each order; * where it differs from shuffling beyond noise."""
     rows: dict[str, dict[str, str]] = {}
-    for of in summary["sources"]:
-        star = " *" if is_beyond_noise(of["less shuffled"]) else ""
-        row = rows.setdefault(of["source"], {"source": of["source"]})
-        row[of["order"]] = fixed(of["loss"]["mean"], 4) + star
+    for pair in summary["sources"]:
+        star = " *" if is_beyond_noise(pair["less shuffled"]) else ""
+        row = rows.setdefault(pair["source"], {"source": pair["source"]})
+        row[pair["order"]] = fixed(pair["loss"]["mean"], 4) + star
     return list(rows.values())
 
 
 def rate_rows(summary: Figures) -> list[dict[str, str]]:
-    """A line an order and learning rate, where there are several rates."""
-    several = len(summary["rates"]) > len(summary["orders"])
+    """A row an order and learning rate; none where all orders have one rate."""
+    if len(summary["rates"]) <= len(summary["orders"]):
+        return []
     return [
         {
-            "order": of["order"],
-            "learning rate": f"{of['learning rate']:g}",
-            "held-out loss": _with_error(of),
+            "order": pair["order"],
+            "learning rate": f"{pair['learning rate']:g}",
+            "held-out loss": _with_error(pair),
         }
-        for of in summary["rates"]
-        if several
+        for pair in summary["rates"]
     ]
 
 
-def _with_error(of: Figures, digits: int = 4) -> str:
-    error = "" if of["error"] is None else f" ± {of['error']:.{digits}f}"
-    return fixed(of["mean"], digits) + error
+def _with_error(figure: Figures, digits: int = 4) -> str:
+    error = "" if figure["error"] is None else f" ± {figure['error']:.{digits}f}"
+    return fixed(figure["mean"], digits) + error
 
 
-def _with_interval(of: Figures, digits: int = 4) -> str:
-    if of["mean"] is None:
+def _with_interval(figure: Figures, digits: int = 4) -> str:
+    if figure["mean"] is None:
         return fixed(None)
     mean, low, high = (
-        "" if of[name] is None else f"{of[name]:+.{digits}f}" for name in ("mean", "low", "high")
+        "" if figure[name] is None else f"{figure[name]:+.{digits}f}" for name in ("mean", "low", "high")
     )
     return f"{mean} ({low} to {high})" if low else mean
 
 
-def _beside(of: Figures, name: str, digits: int = 4) -> str:
-    """A figure, and what it is less shuffled."""
-    return f"{_with_error(of[name], digits)}; {_with_interval(of[f'{name}, less shuffled'], digits)}"
+def _beside(order: Figures, name: str, digits: int = 4) -> str:
+    """A figure of an order, and its difference from shuffled."""
+    return f"{_with_error(order[name], digits)}; {_with_interval(order[f'{name}, less shuffled'], digits)}"

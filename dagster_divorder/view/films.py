@@ -1,18 +1,18 @@
 """Films of an ordering: frames drawn by matplotlib's Agg, encoded as H.264 by the ffmpeg that imageio-ffmpeg carries.
 
-`ordering_frames`: the training sequences move from the original order into theirs, shuffled and in order. Each bar is
-the dataset: left of the mark is what has been read, in the new order; right of it, dimmed, what still waits, in the
-original one. Each small square is a token, drawn at even distances; its colour is its cluster. Below: distinct clusters
-in each sequence, of the original order, and of the others as far as they are read.
+`ordering_frames`: the training sequences move from the original order into two others, shuffled and in order. Each bar
+is the dataset: tokens left of the mark have been read, in the new order; dimmed tokens right of it wait in the original
+order. Each small square is a token of an even sample, in the colour of its cluster. Below: distinct clusters in each
+sequence, of the original order, and of the others up to the mark.
 
-`map_frames`: maps of the same documents, points lighting up as their documents are first read: in the original order,
-in shuffled sequences, and in the sequences in order. Below each, a column a cluster fills as its points are read. In an
+`map_frames`: maps of the same documents; points light up when their documents are first read: in the original order, in
+shuffled sequences, and in sequences in order. Below each map a column a cluster fills as its points are read. In an
 order that keeps the mix all columns rise together.
 
 Letters: C cells, B bins, P points on the map, K clusters.
 Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
 Cost: some 15 to 20 ms a frame to draw, whatever the corpus, since cells and points are samples; 5 ms to encode.
-Known weakness: H.264 of fine detail is large, so what is drawn should be coarser than a pixel.
+Known weakness: H.264 of fine detail is large, so drawings should be coarser than a pixel.
 Source: ordering_animation.mp4 and ordering_animation_umap.mp4 of Diversity-Ordered Training.
 """
 
@@ -42,35 +42,35 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, DPI = 1280, 720, 100
 """Pixels; even, as the codec's colours need."""
 CODEC_THREADS = 2
-"""Not the machine's own number, as the bytes depend on it."""
+"""Fixed, since the bytes depend on it."""
 COLUMNS, ROWS = 294, 24
 """Squares of a bar, 4 pixels each."""
 LEFT, RIGHT = 0.05, 0.96875
-"""Both ends of bars and charts, of the width: the squares fill it."""
+"""Ends of bars and charts as shares of the width, which the squares fill."""
 HOLD = 2
-"""Seconds that the last frame stays."""
+"""Seconds for which the last frame stays."""
 DIMMED = 0.28
 COLUMN_PIXELS = 60
 UNLIT = "#e3e3e3"
 TRAIL = 0.01
-"""Share of the points, those read last, that are marked."""
+"""Share of the points that have a mark: the last ones read."""
 
 Frame = Callable[[NDArray[np.uint8]], None]
 
 
 def why_no_films() -> str | None:
-    """What to do where no ffmpeg is installed; None where films can be made."""
+    """How to install ffmpeg; None if it is installed."""
     return why_missing("imageio_ffmpeg")
 
 
 @contextmanager
 def film(path: Path, fps: int) -> Iterator[Frame]:
-    """Opens a film; call what it gives with each frame, uint8 (HEIGHT, WIDTH, 4), RGBA. The last one stays for HOLD
-    seconds. Writes an .mp4 that players and browsers show while it loads.
+    """Gives a function that takes each frame, uint8 (HEIGHT, WIDTH, 4), RGBA, and writes an .mp4 that players and
+    browsers show while it loads. The last frame stays for HOLD seconds.
 
     Raises:
         MissingPackageError: no ffmpeg is installed.
-        OSError: ffmpeg ended early, as on a full disk, with what it said.
+        OSError: ffmpeg ended early, for example on a full disk; with its message.
     """
     command = [
         *(load_extra("imageio_ffmpeg").get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
@@ -82,35 +82,35 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None and process.stderr is not None
-    source, said = process.stdin, process.stderr
+    frames, errors = process.stdin, process.stderr
     try:
-        yield lambda frame: _write(source, frame, said)
-        source.close()
-        message = said.read()
+        yield lambda frame: _write(frames, frame, errors)
+        frames.close()
+        message = errors.read()
         if process.wait():
             raise _failed(message)
     finally:
-        process.kill()  # no effect on one that has ended
+        process.kill()  # no effect on an ended process
         process.wait()
-        said.close()
+        errors.close()
 
 
-def _write(source: IO[bytes], frame: NDArray[np.uint8], said: IO[bytes]) -> None:
+def _write(frames: IO[bytes], frame: NDArray[np.uint8], errors: IO[bytes]) -> None:
     try:
-        source.write(np.ascontiguousarray(frame).data)
+        frames.write(np.ascontiguousarray(frame).data)
     except BrokenPipeError:
-        raise _failed(said.read()) from None
+        raise _failed(errors.read()) from None
 
 
-def _failed(said: bytes) -> OSError:
-    message = said.decode(errors="replace").strip()
-    full = "No space left" in message
-    return OSError(errno.ENOSPC if full else errno.EIO, f"ffmpeg could not write the film: {message}")
+def _failed(message: bytes) -> OSError:
+    text = message.decode(errors="replace").strip()
+    number = errno.ENOSPC if "No space left" in text else errno.EIO
+    return OSError(number, f"ffmpeg could not write the film: {text}")
 
 
 class _Canvas:
-    """Draws a figure once; each frame restores that and draws a few artists over it: matplotlib's blitting, some 5 ms
-    instead of 80."""
+    """Draws a figure once; each frame restores it and draws a few artists over it. This is matplotlib's blitting: some
+    5 ms a frame instead of 80."""
 
     def __init__(self, figure: Figure) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -121,28 +121,28 @@ class _Canvas:
         self._kept: Any = self._canvas.copy_from_bbox(figure.bbox)
 
     def frame(self, artists: Iterable[Artist]) -> NDArray[np.uint8]:
-        """The kept picture with artists over it, uint8 (height, width, 4); valid until the next call."""
+        """The kept picture with artists over it, uint8 (HEIGHT, WIDTH, 4); valid until the next call."""
         self._canvas.restore_region(self._kept)
         for artist in artists:
             self._figure.draw_artist(artist)
         return np.asarray(self._canvas.buffer_rgba())
 
     def keep(self, artists: Iterable[Artist]) -> None:
-        """Draw artists into the kept picture: they stay in all later frames."""
+        """Draw artists into the kept picture, where they stay in all later frames."""
         self.frame(artists)
         self._kept = self._canvas.copy_from_bbox(self._figure.bbox)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilmedCorpus:
-    """What a film says of the corpus: names and sizes of the K clusters, and `output_label`, what the film is of."""
+    """The corpus of a film: names and sizes of the K clusters, and `words.output_label`."""
 
     names: Sequence[str]
     sizes: NDArray[np.integer]
     output_label: str
 
     def figure(self, title: str, note: str) -> tuple[Figure, Text]:
-        """A figure with what stands above and below, and the text in its upper right corner, which moves."""
+        """A figure with its head and foot, and the text in its upper right corner, which changes with each frame."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
@@ -155,8 +155,8 @@ class FilmedCorpus:
 
 @dataclass(frozen=True, eq=False)
 class FilmedOrder:
-    """An order of the sequences: name, a key of `charts.SERIES`; cells, at most COLUMNS x ROWS, and their clusters, int
-    (C,); distinct: mean distinct clusters a sequence along it, float (B,)."""
+    """An order of the sequences. name: a key of `charts.SERIES`. cells: at most COLUMNS x ROWS. clusters: of the cells,
+    int (C,). distinct: mean distinct clusters a sequence along the order, float (B,)."""
 
     name: str
     cells: Cells
@@ -174,7 +174,7 @@ def ordering_frames(
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    orders: two, of the same tokens. original: distinct clusters in the original order, as theirs.
+    orders: two, of the same tokens. original: `FilmedOrder.distinct` of the original order.
     """
     colours = cluster_colours(len(shown.sizes))
     with style():
@@ -185,12 +185,12 @@ def ordering_frames(
         )
         panel = figure.add_axes((LEFT, 0.11, RIGHT - LEFT, 0.25))
         curves = [original, *(order.distinct for order in orders)]
-        top = max(1.0, *(float(of.max(initial=0)) for of in curves))
+        top = max(1.0, *(float(curve.max(initial=0)) for curve in curves))
         charts.along(panel, [_curve(original, "original")], top=1.08 * top)
         panel.set_xlabel("position in the dataset, % of tokens")
         title = f"clusters in a sequence of {sequence_length:,} tokens"
         panel.set_title(title, size=12, color=COLOURS["muted"], weight="normal")
-        drawn = []
+        moving = []
         for at, order in enumerate(orders):
             series, bottom = charts.SERIES[order.name], 0.66 - 0.18 * at
             bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, 4 * ROWS / HEIGHT))
@@ -207,9 +207,8 @@ def ordering_frames(
                 animated=True,
             )
             (curve,) = panel.plot([], [], animated=True, **series.line)
-            drawn.append(
-                (order, image, bar.axvline(0, color=COLOURS["ink"], linewidth=2, animated=True), curve)
-            )
+            mark = bar.axvline(0, color=COLOURS["ink"], linewidth=2, animated=True)
+            moving.append((order, image, mark, curve))
         panel.legend(
             handles=panel.get_lines(),
             loc="lower right",
@@ -220,7 +219,7 @@ def ordering_frames(
         )
         canvas = _Canvas(figure)
         for share in frame_ends(1000 * count, count) / (1000 * count):
-            for order, image, mark, curve in drawn:
+            for order, image, mark, curve in moving:
                 placed = round(share * len(order.clusters))
                 image.set_data(_bar_pixels(colours[order.clusters[migrated(order.cells, placed)]], placed))
                 mark.set_xdata([share, share])
@@ -228,7 +227,7 @@ def ordering_frames(
                 read = int(np.ceil(share * len(values)))
                 curve.set_data(100 * along[:read], values[:read])
             status.set_text(f"{share:.0%} read")
-            yield canvas.frame([status, *(artist for _, *artists in drawn for artist in artists)])
+            yield canvas.frame([status, *(artist for _, *artists in moving for artist in artists)])
 
 
 def _curve(values: NDArray[np.floating], name: str) -> charts.Line:
@@ -237,11 +236,11 @@ def _curve(values: NDArray[np.floating], name: str) -> charts.Line:
 
 
 def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64]:
-    """The bar (ROWS, COLUMNS, 3), filled column by column; what waits is mixed with white."""
-    shown = np.where(np.arange(len(colours))[:, None] < placed, colours, 1 - DIMMED * (1 - colours))
-    # As many squares as the bar has, each the cell at its place.
-    cell = np.arange(ROWS * COLUMNS) * len(shown) // (ROWS * COLUMNS)
-    filled = shown[cell] if len(shown) else np.ones((ROWS * COLUMNS, 3))
+    """The bar (ROWS, COLUMNS, 3), filled column by column; colours of cells from `placed` on are mixed with white."""
+    cells = np.where(np.arange(len(colours))[:, None] < placed, colours, 1 - DIMMED * (1 - colours))
+    # The cell of each square.
+    cell = np.arange(ROWS * COLUMNS) * len(cells) // (ROWS * COLUMNS)
+    filled = cells[cell] if len(cells) else np.ones((ROWS * COLUMNS, 3))
     return filled.reshape(COLUMNS, ROWS, 3).swapaxes(0, 1)
 
 
@@ -255,8 +254,8 @@ def map_frames(
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    points float (P, 2), on the map; labels int (P,), their clusters; orders: by name, the points as they are read, int
-    (P,).
+    points: places on the map, float (P, 2). labels: their clusters, int (P,). orders: by name, points in reading order,
+    int (P,).
     """
     colours = cluster_colours(len(shown.sizes))
     sizes = np.maximum(1, np.bincount(labels, minlength=len(colours)))
@@ -288,7 +287,7 @@ def map_frames(
 def _draw_map(
     figure: Figure, left: float, width: float, name: str, points: NDArray[np.floating], clusters: int
 ) -> tuple[Artist, Artist, Artist]:
-    """Points that are lit, those that were lit last, and the columns."""
+    """(lit points, recently lit points, columns), still empty."""
     axes = figure.add_axes((left, 0.19, width, 0.6))
     axes.set_axis_off()
     size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
@@ -308,6 +307,6 @@ def _draw_map(
 
 
 def _columns(share: NDArray[np.float64], colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The columns as RGB (COLUMN_PIXELS, K, 3), each filled from below up to its share."""
+    """Columns as RGB (COLUMN_PIXELS, K, 3), each filled from below up to its share, float (K,)."""
     height = (COLUMN_PIXELS - np.arange(COLUMN_PIXELS) - 0.5) / COLUMN_PIXELS
     return np.where((height[:, None] < share)[:, :, None], colours, 1.0)

@@ -1,28 +1,54 @@
-"""The measures of an order that people see: one registry, and the tables that are made of it."""
+"""The measures of an order that people see: one registry, and tables of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from dagster_divorder.core.measure import Diversity
 from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points
+
+Figures = Diversity | Mapping[str, Any]
+"""The measures of an order, as `core.measure` gives them, or as its `to_dict`."""
+BATCHES = ("batch_shares", "cluster")
+TRAIT = "TRAIT"
+"""Stands for the name of a trait in the measure of each trait other than the clusters."""
+OF_TRAIT = "batch TV of "
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure, the same wherever it is shown.
+    """One measure on all surfaces.
 
-    unit: "" where a value has none, or `show` writes it. show: the figure that is stored, as text in the unit. better:
-    "more" or "less". about: one line for people who meet it first. per_unit: how many units the stored figure 1 is.
+    show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Diversity`;
+    measures without one come from elsewhere. unit: "" where values have none, or `show` writes it. better: "more" or
+    "less".
     """
 
     name: str
-    unit: str
     show: Callable[[Any], str]
-    better: str
-    about: str
-    per_unit: float = 1.0
+    meaning: str
+    path: tuple[str, ...] = ()
+    unit: str = ""
+    better: str = "less"
+
+    def figure(self, figures: Figures) -> float | None:
+        """The figure of an order to be stored; None for batches of a corpus that is smaller than one."""
+        value: float | None = _at(figures, self.path)
+        too_small = not _at(figures, (*BATCHES, "windows")) or _at(figures, (*BATCHES, "partial"))
+        return None if too_small and any(key.startswith("batch") for key in self.path) else value
+
+    def of_trait(self, trait: str) -> Measure:
+        """The measure of each trait, for one of them, whose name may be any text."""
+        shown = clip(trait)
+        return replace(
+            self,
+            name=self.name.replace(TRAIT, shown),
+            meaning=self.meaning.replace(TRAIT, shown),
+            path=tuple(trait if key == TRAIT else key for key in self.path),
+        )
 
     @property
     def label(self) -> str:
@@ -32,15 +58,15 @@ class Measure:
     @property
     def shown_unit(self) -> str:
         """The unit of `in_unit`."""
-        return self.unit or ("%" if self.per_unit == 100.0 else "")
+        return self.unit or ("%" if self.show is percent else "")
 
     def in_unit(self, stored: float | None) -> float | None:
-        """The stored figure in the unit."""
-        return None if stored is None else self.per_unit * stored
+        """A stored figure in the unit."""
+        units = 100.0 if self.show in (points, percent) else 1.0
+        return None if stored is None else units * stored
 
     def compared(self, ours: float | None, shuffled: float | None) -> str:
-        """How many times better ours is: `2.2 times better`, `1.5 times worse`, `as shuffled`; a dash where either has
-        no value."""
+        """`2.2 times better`, `1.5 times worse` or `as shuffled`; a dash if a value is missing."""
         if ours is None or shuffled is None or ours != ours or shuffled != shuffled:
             return "–"
         low, high = sorted((abs(ours), abs(shuffled)))
@@ -52,98 +78,121 @@ class Measure:
 
 MEASURES = {
     "distinct clusters a sequence": Measure(
-        "clusters in a sequence, mean", "", fixed, "more", "different topics in one training sequence"
+        "clusters in a sequence, mean",
+        fixed,
+        "different topics in one training sequence",
+        ("split", "mean"),
+        better="more",
     ),
     "fewest": Measure(
-        "clusters in a sequence, fewest", "", number, "more", "topics in the sequence that has the fewest"
+        "clusters in a sequence, fewest",
+        number,
+        "topics in the sequence that has the fewest",
+        ("split", "min"),
+        better="more",
     ),
     "distinct clusters, flush": Measure(
         "clusters in a sequence, flush",
-        "",
         fixed,
-        "more",
         "the same where a document that does not fit starts a new sequence",
+        better="more",
     ),
     "batch TV, clusters": Measure(
         "batch TV, mean",
-        "%",
         points,
-        "less",
         "tokens of a batch that would have to change for the corpus's mix of topics",
-        100.0,
+        ("batch_shares", "cluster", "mean_tv"),
+        "%",
     ),
     "worst batch TV, clusters": Measure(
-        "batch TV, worst", "%", points, "less", "the same in the batch that strays most", 100.0
+        "batch TV, worst",
+        points,
+        "the same in the batch that strays most",
+        ("batch_shares", "cluster", "max_tv"),
+        "%",
     ),
     "worst share, batch anywhere": Measure(
         "worst batch anywhere",
-        "points off",
         points,
-        "less",
         "how far a topic's share is off in the worst batch, wherever a batch starts",
-        100.0,
+        ("windows", "batch", "cluster", "worst"),
+        "points off",
+    ),
+    OF_TRAIT + TRAIT: Measure(
+        f"{OF_TRAIT}{TRAIT}, mean",
+        points,
+        f"tokens of a batch that would have to change for the corpus's mix of {TRAIT}",
+        ("batch_shares", TRAIT, "mean_tv"),
+        "%",
     ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
-        "tokens",
         number,
-        "less",
         "how far all that was read so far is off the corpus's mix",
+        ("prefix", "mean"),
+        "tokens",
     ),
     "every cluster seen after": Measure(
         "every cluster seen after",
-        "",
         percent,
-        "less",
         "part of the training after which every topic has come up",
-        100.0,
+        ("coverage",),
     ),
     "features that drift": Measure(
-        "features that drift", "", number, "less", "features clearly further from the whole than shuffles are"
+        "features that drift", number, "features clearly further from the whole than shuffles are"
     ),
     "rank correlation, largest": Measure(
-        "rank correlation, largest", "", fixed, "less", "of a feature with the place in the order; 0 is none"
+        "rank correlation, largest", fixed, "of a feature with the place in the order; 0 is none"
     ),
     "farthest tenth, times shuffled": Measure(
         "farthest tenth",
-        "times shuffled",
         fixed,
-        "less",
         "the tenth of the order that is furthest from the whole, in any feature",
+        unit="times shuffled",
     ),
     "mean batch, times shuffled": Measure(
-        "mean batch", "times shuffled", fixed, "less", "distance of a batch from the whole, over all features"
+        "mean batch", fixed, "distance of a batch from the whole, over all features", unit="times shuffled"
     ),
     "peak memory, MB": Measure(
-        "peak memory", "MB", lambda value: fixed(value, 1), "less", "how far memory rose for the order"
+        "peak memory", partial(fixed, decimals=1), "how far memory rose for the order", unit="MB"
     ),
 }
-"""By the names of `core.measure.tables.summary_row` and of the strategies' comparison; see `measures`."""
+"""By the names of the summary and of the strategies' comparison; see `measures`."""
+SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path)
+"""Measures of the summary."""
 
 IN_FULL_ONLY = ("fewest", "worst batch TV, clusters", "every cluster seen after")
-"""Measures of the summary that are shown only where all are."""
+"""Measures that the summary shows with --details only."""
 
 FOLLOWED = ("distinct clusters a sequence", "batch TV, clusters", "worst share, batch anywhere")
-"""Measures that people follow over runs, as multiples of shuffling's too."""
+"""Measures that people follow over runs, also as multiples of shuffling's."""
 
 
 def measures(names: Iterable[str]) -> dict[str, Measure]:
-    """Those of `names` that are measures, in their order: MEASURES, and the batch TV of every other trait, whose name
-    may be any text."""
-    return {name: found for name in names if (found := MEASURES.get(name) or _of_trait(name))}
+    """The measures among `names`, in their order, with the batch TV of every trait."""
+
+    def measure(name: str) -> Measure | None:
+        trait = name.removeprefix(OF_TRAIT)
+        return MEASURES.get(name) if trait == name else MEASURES[OF_TRAIT + TRAIT].of_trait(trait)
+
+    return {name: known for name in names if (known := measure(name))}
 
 
-def _of_trait(name: str) -> Measure | None:
-    """The batch TV of a trait other than the clusters."""
-    if not name.startswith("batch TV of "):
-        return None
-    trait = clip(name).removeprefix("batch TV of ")
-    about = f"tokens of a batch that would have to change for the corpus's mix of {trait}"
-    return Measure(f"batch TV of {trait}, mean", "%", points, "less", about, 100.0)
+def _at(figures: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        figures = figures[key] if isinstance(figures, Mapping) else getattr(figures, key)
+    return figures
+
+
+def summary_row(order: str, figures: Figures) -> dict[str, Any]:
+    """The figures of an order that people read first, by the names of `measures`; None where nothing can be told."""
+    others = [trait for trait in _at(figures, ("batch_shares",)) if trait != "cluster"]
+    names = [name.replace(TRAIT, trait) for name in SUMMARY for trait in (others if TRAIT in name else [""])]
+    return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
 
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of measures as people read it, by their labels; what is no measure stands before them as it is."""
+    """A row of measures as text by their labels; other cells keep their names."""
     known = measures(row)
     return {
         (known[name].label if name in known else name): known[name].show(value)
@@ -156,7 +205,7 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The summary's orders as columns, the one to train on first, and a row a measure: people compare along a line."""
+    """A row a measure, a column an order of the summary, with the order to train on first."""
     return [
         {
             "measure": measure.label,
@@ -168,14 +217,14 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 class Beside(NamedTuple):
-    """One measure of an order beside the same of shuffles, both as stored; None where it cannot be told."""
+    """Stored figures of one measure of an order and of shuffles; None where there is none."""
 
     measure: Measure
     ours: float | None
     shuffled: float | None
 
     def shown(self) -> dict[str, str]:
-        """As a row of a table."""
+        """A row of a table."""
         return {
             "measure": self.measure.label,
             "this order": self.measure.show(self.ours),
@@ -184,7 +233,7 @@ class Beside(NamedTuple):
         }
 
     def data(self) -> dict[str, Any]:
-        """As plain values, in the measure's unit."""
+        """Plain values in the measure's unit."""
         return {
             "measure": self.measure.name,
             "unit": self.measure.shown_unit,
@@ -192,7 +241,7 @@ class Beside(NamedTuple):
             "this_order": self.measure.in_unit(self.ours),
             "shuffled": self.measure.in_unit(self.shuffled),
             "compared": self.measure.compared(self.ours, self.shuffled),
-            "about": self.measure.about,
+            "about": self.measure.meaning,
         }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEAD, PANEL = 1200, 70, 200
-"""In pixels: of the figure, of its head, and of a row of panels."""
+"""Pixels: the figure's width, the height of its head and of a row of panels."""
 BAR_ROWS = 200
 LEFT, GAP = 0.04, 0.03
 
@@ -23,10 +23,10 @@ LEFT, GAP = 0.04, 0.03
 def draw_mixes(
     mixes: Mapping[str, Mapping[str, NDArray[np.floating]]], names: Mapping[str, Sequence[str]], note: str
 ) -> Figure:
-    """A row of panels a trait, a panel an order: slices of the order from left to right, each divided among the trait's
-    values by their shares.
+    """A row of panels a trait, a panel an order: slices of the order from left to right, each divided among J values by
+    their shares.
 
-    mixes: by trait and order, shares (C, J), rows sum to 1. names: of the J values.
+    mixes: by trait and order, shares (C, J), rows sum to 1. names: of the J values, by trait.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def draw_mixes(
         for row, (trait, orders) in enumerate(mixes.items()):
             top = 1 - (HEAD + PANEL * row) / height
             sizes = np.mean([mix.mean(axis=0) for mix in orders.values()], axis=0)
-            # The largest on top, in every panel.
+            # The largest value is on top in every panel.
             ranked, colours = np.argsort(-sizes, kind="stable"), cluster_colours(len(sizes))
             cluster_legend(figure, names[trait], sizes, (LEFT, 1 - LEFT), top - 168 / height)
             width = (1 - 2 * LEFT - GAP * (len(orders) - 1)) / len(orders)

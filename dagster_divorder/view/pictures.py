@@ -1,16 +1,16 @@
-"""The PNG files that stages show: an order before and after, clusters and their map, two clusterings, a calibration.
+"""PNG files of stages: an order before and after, clusters and their map, two clusterings, a calibration.
 
 Letters: S sequences, N documents on a map, K clusters, C columns of a bar.
-Cost: 0.3 to 2 s each, whatever the corpus: what is drawn is thinned or sampled before.
-Known weakness: above some 30 clusters neighbours are told apart by their place, not by colour. For a name in a script
-that no installed typeface has the cluster's number is drawn, and a note says so.
+Cost: 0.3 to 2 s each, whatever the corpus, since points are thinned or sampled first.
+Known weakness: above some 30 clusters the place tells neighbours apart, not the colour. A name in a script that no
+installed typeface has becomes the cluster's number, and a note says so.
 Source: the ordering_comparison.png and the calibration plot of Diversity-Ordered Training.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from dagster_divorder.core.measure import Diversity
 from dagster_divorder.core.measure.along import Binned, binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, drawable, picture, stacked
-from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.measures import MEASURES, summary_row
 from dagster_divorder.view.words import brief, short
 
 if TYPE_CHECKING:
@@ -30,16 +30,25 @@ if TYPE_CHECKING:
 
 MUTED = COLOURS["muted"]
 LARGEST = 30
-"""Clusters whose sizes are drawn as bars."""
+"""Clusters whose sizes become bars."""
+IN_TABLE = (
+    *("distinct clusters a sequence", "fewest", "batch TV, clusters", "worst batch TV, clusters"),
+    *("mean prefix deviation, tokens", "every cluster seen after"),
+)
+"""Measures in the table below the comparison of orders; those that the corpus cannot tell are left out."""
 PAIRS = 40
 """Clusters of either clustering in the heatmap, at most."""
 
-# The comparison of orders: pixels, and of the figure's width both ends of the bars, the gap beside them, and the
-# corpus's own mix.
-WIDTH, HEIGHT = 1600, 1100
-LEFT, RIGHT, GAP, STRIP = 0.045, 0.917, 0.012, 0.024
-BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the figure's height: the first bar's foot, bar to bar, a bar
-HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: what is drawn along the dataset
+# The comparison of orders.
+WIDTH, HEIGHT = 1600, 1100  # pixels
+LEFT, RIGHT, GAP, STRIP = (
+    0.045,
+    0.917,
+    0.012,
+    0.024,
+)  # of the width: ends of the bars, gap, the corpus's own mix
+BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the height: the first bar's foot, bar to bar, a bar
+HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: the charts along the dataset
 HEADING = 18  # letters of a line above a column of numbers
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
@@ -48,8 +57,8 @@ Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class PicturedOrder:
-    """One order, measured. distinct: int (S,), distinct clusters in each sequence, where they are drawn. mix: float
-    (C, K) of an order drawn as a bar, from `core.measure.cluster_mix`; crispest with C = min(S, BAR_PIXELS)."""
+    """A measured order. distinct: of an order with a chart of distinct clusters in each sequence, int (S,). mix: of an
+    order with a bar, float (C, K), from `core.measure.cluster_mix`; sharpest with C = min(S, BAR_PIXELS)."""
 
     diversity: Diversity
     distinct: NDArray[np.int64] | None = None
@@ -57,47 +66,46 @@ class PicturedOrder:
 
 
 def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str] = ()) -> bytes:
-    """What an order does, 1600 x 1100 pixels: the dataset as a bar in each order with a mix, each column coloured by
-    the clusters of the tokens there, beside the corpus's own mix, which every column should resemble; distinct clusters
-    in each sequence, the prefix deviation, and a table of the numbers.
+    """Effects of orders, 1600 x 1100 pixels: the dataset as a bar in each order with a mix, each column coloured by the
+    clusters of its tokens, beside the corpus's own mix, which every column should resemble; distinct clusters in each
+    sequence, the prefix deviation, and a table of the numbers.
 
-    orders: by name, see `charts.SERIES`; up to three of them have a mix, of the same K clusters. names: of the K
-    clusters, by label; the largest are named above the bars, as many as there is room for.
+    orders: by name, see `charts.SERIES`; up to three have a mix, of the same K clusters. names: of the K clusters, by
+    label; a row above the bars holds the largest, as many as fit.
     """
 
     def draw(figure: Figure) -> None:
-        d = next(iter(orders.values())).diversity
-        mixes = {name: of.mix for name, of in orders.items() if of.mix is not None}
+        any_order = next(iter(orders.values())).diversity
+        mixes = {name: order.mix for name, order in orders.items() if order.mix is not None}
         k = next(iter(mixes.values())).shape[1]
         facts = (
-            f"{d.documents:,} documents · {short(d.tokens)} tokens · {k} clusters · "
-            f"sequences of {d.sequence_length:,} tokens · batches of {d.batch:,} sequences"
+            f"{any_order.documents:,} documents · {short(any_order.tokens)} tokens · {k} clusters · sequences of "
+            f"{any_order.sequence_length:,} tokens · batches of {any_order.batch:,} sequences"
         )
-        shown, missing = drawable(names)
+        drawable_names, missing = drawable(names)
         _title(figure, "The same documents, before and after", _joined(facts, missing), LEFT, 0.97)
-        _draw_bars(figure, mixes, d.tokens, shown)
+        _draw_bars(figure, mixes, any_order.tokens, drawable_names)
         right = figure.add_axes((RIGHT + GAP + STRIP - HALF, FOOT, HALF, PANEL))
-        found = {
-            name: binned(of.distinct, int(np.clip(len(of.distinct) // 16, 20, 70)))
-            for name, of in orders.items()
-            if of.distinct is not None
+        distinct = {
+            name: binned(order.distinct, int(np.clip(len(order.distinct) // 16, 20, 70)))
+            for name, order in orders.items()
+            if order.distinct is not None
         }
-        _draw_distinct(figure, found, k)
-        prefixes = {name: of.diversity.prefix for name, of in orders.items()}
-        charts.along(
-            right, [(of.share, of.l2, charts.SERIES[name]) for name, of in prefixes.items()], log=True
-        )
+        _draw_distinct(figure, distinct, k)
+        prefixes = {name: order.diversity.prefix for name, order in orders.items()}
+        lines = [(prefix.share, prefix.l2, charts.SERIES[name]) for name, prefix in prefixes.items()]
+        charts.along(right, lines, log=True)
         _headline(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
         )
         right.set_xlabel("position in the dataset, % of tokens")
-        _draw_table(figure, {name: of.diversity for name, of in orders.items()})
+        _draw_table(figure, {name: order.diversity for name, order in orders.items()})
 
     return picture(WIDTH, HEIGHT, draw)
 
 
 def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The silhouette, and what the order gains, against the number of clusters, 1200 x 900 pixels; see
+    """The silhouette and the clusters per sequence against the number of clusters, 1200 x 900 pixels; rows: see
     `charts.silhouette`."""
 
     def draw(figure: Figure) -> None:
@@ -122,8 +130,8 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) -> bytes:
-    """What is chosen against how much quality counts beside diversity, 1200 x 900 pixels. rows: the table of choices;
-    alphas: the names of those of spokes, by rising alpha."""
+    """Choices against alpha, the weight of quality beside diversity, 1200 x 900 pixels. rows: the table of choices;
+    alphas: names of the spokes choices, by rising alpha."""
     by_name = {row["choice"]: row for row in rows}
     panels = {
         "Vendi score": ("different things in the choice; dashed: at random", "vendi"),
@@ -142,8 +150,8 @@ def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) ->
         for (left, low), (title, (note, *columns)) in zip(places, panels.items(), strict=True):
             axes = figure.add_axes((left, low, 0.4, 0.31))
             for column in columns:
-                # Without quality there is none, and no overlap with it.
-                values = [of for name in alphas if (of := by_name[name].get(column)) is not None]
+                # Without scores of quality a choice has neither its mean nor an overlap with it.
+                values = [value for name in alphas if (value := by_name[name].get(column)) is not None]
                 if values:
                     axes.plot(range(len(alphas)), values, "o-", color=COLOURS["curated"], markersize=5)
             if len(columns) == 1 and (random := by_name["random"][columns[0]]) is not None:
@@ -165,27 +173,26 @@ def cluster_map(
 ) -> bytes:
     """The map and the sizes of all clusters, 1600 x 1000 pixels, at most some 300 kB.
 
-    names and sizes: of the K clusters. xy float (N, 2) and labels int (N,): places on the map and clusters of
-    documents; without them the sizes are drawn alone.
+    names, sizes: of the K clusters. xy, labels: places on the map, float (N, 2), and clusters of documents, int (N,);
+    without them the picture has the sizes alone.
     """
 
     def draw(figure: Figure) -> None:
-        shown, missing = drawable(names)
+        drawable_names, missing = drawable(names)
         _title(figure, title, _joined(note, missing), 0.03, 0.945)
         left = 0.03
         if xy is not None and labels is not None:
-            charts.documents_map(
-                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, shown, cluster_colours(len(names))
-            )
+            axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
+            charts.documents_map(axes, xy, labels, drawable_names, cluster_colours(len(names)))
             left = 0.68
-        _draw_sizes(figure, left, shown, np.asarray(sizes))
+        _draw_sizes(figure, left, drawable_names, np.asarray(sizes))
 
     return picture(1600, 1000, draw, few_colours=True)
 
 
 def cluster_maps(maps: Sequence[Map], title: str, note: str) -> bytes:
-    """Maps side by side, 1600 x 1000 pixels: the title of each, xy float (N, 2), labels int (N,), names of its
-    clusters."""
+    """Maps side by side, 1600 x 1000 pixels. maps: title, xy float (N, 2), labels int (N,), and names of the clusters,
+    of each."""
 
     def draw(figure: Figure) -> None:
         missing = dict.fromkeys(drawable(names)[1] for _, _, _, names in maps)
@@ -209,22 +216,24 @@ def contingency(
 ) -> bytes:
     """Two clusterings of the same documents as a heatmap, 1400 x 1150 pixels.
 
-    table: int (m, m), documents that have cluster k of the first space and j of the second, matched clusters on the
-    diagonal, those with most common documents first; the first PAIRS are drawn. rows, columns: m names each.
+    table: documents in cluster k of the first space and j of the second, int (m, m); matched clusters are on the
+    diagonal, pairs with most common documents first; the picture has the first PAIRS. rows, columns: m names each.
     """
 
     def draw(figure: Figure) -> None:
-        shown = min(len(rows), PAIRS)
-        shares = (table / np.maximum(table.sum(axis=1, keepdims=True), 1))[:shown, :shown]
-        of_rows, of_columns = drawable(rows[:shown], "pair"), drawable(columns[:shown], "pair")
-        said = _joined(note, *dict.fromkeys((of_rows[1], of_columns[1])))
-        lines = "\n".join(textwrap.wrap(said, 150))
+        pairs = min(len(rows), PAIRS)
+        shares = (table / np.maximum(table.sum(axis=1, keepdims=True), 1))[:pairs, :pairs]
+        (row_names, rows_missing), (column_names, columns_missing) = (
+            drawable(names[:pairs], "pair") for names in (rows, columns)
+        )
+        notes = _joined(note, *dict.fromkeys((rows_missing, columns_missing)))
+        lines = "\n".join(textwrap.wrap(notes, 150))
         _title(figure, "Which clusters are the same in both spaces", lines, 0.03, 0.955, size=12)
         axes = figure.add_axes((0.24, 0.24, 0.66, 0.63))
         image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
-        size = 11 if shown <= 30 else 9
-        axes.set_xticks(range(shown), [brief(of) for of in of_columns[0]], rotation=55, ha="right", size=size)
-        axes.set_yticks(range(shown), [brief(of) for of in of_rows[0]], size=size)
+        size = 11 if pairs <= 30 else 9
+        axes.set_xticks(range(pairs), [*map(brief, column_names)], rotation=55, ha="right", size=size)
+        axes.set_yticks(range(pairs), [*map(brief, row_names)], size=size)
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         axes.set_ylabel(spaces[0], size=13, weight="bold")
@@ -232,15 +241,15 @@ def contingency(
         bar = figure.colorbar(image, cax=figure.add_axes((0.92, 0.24, 0.015, 0.63)))
         bar.outline.set_visible(False)
         bar.set_label(f"share of the {spaces[0]} cluster's documents", size=11)
-        if len(rows) > shown:
-            figure.text(0.03, 0.02, f"and {len(rows) - shown:,} pairs more", size=11, color=MUTED)
+        if len(rows) > pairs:
+            figure.text(0.03, 0.02, f"and {len(rows) - pairs:,} pairs more", size=11, color=MUTED)
 
     return picture(1400, 1150, draw)
 
 
 def training_evidence(summary: Mapping[str, Any]) -> bytes:
-    """What orders did to small models trained in them, 1600 x 1300 pixels: loss curves, the seam between epochs
-    enlarged, held-out differences with their intervals, and stable ranks of the gradients by matrix.
+    """Effects of orders on small models, 1600 x 1300 pixels: loss curves, the seam between epochs enlarged, held-out
+    differences with their intervals, and stable ranks of the gradients by matrix.
 
     summary: of `stages.evidence.training_evidence`.
     """
@@ -323,15 +332,15 @@ def _draw_bars(
             figure.text(RIGHT + GAP + STRIP / 2, head, "corpus", color=MUTED, size=12, ha="center")
 
 
-def _draw_distinct(figure: Figure, found: Mapping[str, Binned], clusters: int) -> None:
-    """A panel an order, one beside the other, on one scale: bands of several orders would hide each other."""
-    top = max((float(of.high.max(initial=1)) for of in found.values()), default=1.0)
-    width = (HALF - BESIDE * (len(found) - 1)) / max(1, len(found))
-    for at, (name, of) in enumerate(found.items()):
+def _draw_distinct(figure: Figure, distinct: Mapping[str, Binned], clusters: int) -> None:
+    """A panel an order, side by side on one scale, since bands of several orders would hide each other."""
+    top = max((float(bins.high.max(initial=1)) for bins in distinct.values()), default=1.0)
+    width = (HALF - BESIDE * (len(distinct) - 1)) / max(1, len(distinct))
+    for at, (name, bins) in enumerate(distinct.items()):
         axes = figure.add_axes((LEFT + at * (width + BESIDE), FOOT, width, PANEL))
-        charts.distinct(axes, {name: of}, clusters, top)
+        charts.distinct(axes, {name: bins}, clusters, top)
         axes.set_xticks([0, 50, 100])
-        # Inside its own panel, so that it touches none of the next one's.
+        # Labels stay inside their own panel.
         for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
             label.set(horizontalalignment=side)
         if at == 0:
@@ -339,54 +348,46 @@ def _draw_distinct(figure: Figure, found: Mapping[str, Binned], clusters: int) -
             _headline(axes, "Clusters in a sequence", note)
         else:
             axes.tick_params(labelleft=False)
-        if 2 * at == len(found) - len(found) % 2:
+        if at == len(distinct) // 2:
             axes.set_xlabel("position in the dataset, % of tokens")
 
 
 def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
-    """Numbers right-aligned under their headings, one row an order."""
-    columns: list[tuple[str, Callable[[Diversity], float | None]]] = [
-        ("distinct clusters a sequence", lambda of: of.split.mean),
-        ("fewest", lambda of: of.split.min),
-        ("batch TV, clusters", lambda of: of.batch_shares["cluster"].mean_tv),
-        ("worst batch TV, clusters", lambda of: of.batch_shares["cluster"].max_tv),
-        ("mean prefix deviation, tokens", lambda of: of.prefix.mean),
-        ("every cluster seen after", lambda of: of.coverage),
-    ]
-    if next(iter(measured.values())).batch_shares["cluster"].partial:
-        columns = columns[:2] + columns[4:]  # all data in less than one batch: each order has the same
+    """Numbers right-aligned under their headings, a row an order."""
+    rows = [summary_row(name, diversity) for name, diversity in measured.items()]
+    columns = {name: MEASURES[name] for name in IN_TABLE if rows[0][name] is not None}
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
     top = 0.128
-    for right, (measure, _) in zip(edges, columns, strict=True):
-        heading = textwrap.fill(MEASURES[measure].label, HEADING)
+    for right, measure in zip(edges, columns.values(), strict=True):
+        heading = textwrap.fill(measure.label, HEADING)
         figure.text(right, top, heading, size=12, color=MUTED, ha="right", va="bottom", linespacing=1.3)
-    for row, (name, diversity) in enumerate(measured.items()):
-        y, series = top - 0.028 - 0.0225 * row, charts.SERIES[name]
+    for at, row in enumerate(rows):
+        y, series = top - 0.028 - 0.0225 * at, charts.SERIES[row["order"]]
         figure.text(LEFT, y, series.name, size=14, weight="bold", color=COLOURS[series.colour])
-        for right, (measure, value) in zip(edges, columns, strict=True):
-            figure.text(right, y, MEASURES[measure].show(value(diversity)), size=14, ha="right")
+        for right, (name, measure) in zip(edges, columns.items(), strict=True):
+            figure.text(right, y, measure.show(row[name]), size=14, ha="right")
 
 
 def _draw_sizes(figure: Figure, left: float, names: Sequence[str], sizes: NDArray[np.int64]) -> None:
-    shown = np.argsort(-sizes, kind="stable")[:LARGEST]
+    largest = np.argsort(-sizes, kind="stable")[:LARGEST]
     k = len(sizes)
     figure.text(left, 0.875, "Documents of each cluster", size=15, weight="bold")
     top, bottom = 0.86, 0.06
-    # No thicker than for 20 bars.
-    height = (top - bottom) * min(1.0, max(1, len(shown)) / 20)
+    # A bar is never thicker than one of 20.
+    height = (top - bottom) * min(1.0, max(1, len(largest)) / 20)
     axes = figure.add_axes((left + 0.155, top - height, 0.765 - left, height))
     bars = axes.barh(
-        range(len(shown)), sizes[shown], height=0.72, color=cluster_colours(k)[shown], linewidth=0
+        range(len(largest)), sizes[largest], height=0.72, color=cluster_colours(k)[largest], linewidth=0
     )
-    axes.bar_label(bars, [f"{size:,}" for size in sizes[shown]], padding=4, size=11, color=MUTED)
+    axes.bar_label(bars, [f"{size:,}" for size in sizes[largest]], padding=4, size=11, color=MUTED)
     axes.set_xlim(0, max(1, int(sizes.max(initial=0))))
-    axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(largest)) - 0.5, -0.5)
     axes.set_xticks([])
     axes.set_yticks(
-        range(len(shown)), [brief(names[cluster]) for cluster in shown], size=11, color=COLOURS["ink"]
+        range(len(largest)), [brief(names[cluster]) for cluster in largest], size=11, color=COLOURS["ink"]
     )
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    if k > len(shown):
-        rest = int(sizes.sum() - sizes[shown].sum())
-        figure.text(left, 0.025, f"and {k - len(shown):,} smaller ones with {rest:,}", size=12, color=MUTED)
+    if k > len(largest):
+        rest = int(sizes.sum() - sizes[largest].sum())
+        figure.text(left, 0.025, f"and {k - len(largest):,} smaller ones with {rest:,}", size=12, color=MUTED)

@@ -1,6 +1,6 @@
-"""Strategies side by side, as people read them: which of both orders does the work, a table, and a picture.
+"""Strategies side by side: which of both orders does the work, in sentences, a table and a picture.
 
-rows: as `stages.evidence.strategy_comparison.row` makes them, one a pair of a document and a sequence strategy.
+rows: of `stages.evidence.strategy_comparison.row`, one a pair of a document and a sequence strategy.
 """
 
 from __future__ import annotations
@@ -18,43 +18,45 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-TV, HELD, DRIFT = "batch TV, clusters", "distinct clusters a sequence", "features that drift"
+TV, DISTINCT, DRIFT = "batch TV, clusters", "distinct clusters a sequence", "features that drift"
 WIDTH, HEIGHT = 900, 620
 
 
 def by_batches(rows: Sequence[Row]) -> list[Row]:
-    """The pairs, those whose batches are nearest the mix first; where a corpus is smaller than a batch, those whose
-    sequences hold most clusters."""
-    return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[HELD]))
+    """The pairs by their batches' distance from the mix, nearest first; in a corpus smaller than a batch by clusters in
+    a sequence, most first."""
+    return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[DISTINCT]))
 
 
 def four_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """What to choose by, as text."""
+    """The columns to choose by, as text."""
     return [
         {
             "documents": row["documents"],
             "sequences": row["sequences"],
-            **{MEASURES[name].label: MEASURES[name].show(row[name]) for name in (HELD, TV)},
+            **{MEASURES[name].label: MEASURES[name].show(row[name]) for name in (DISTINCT, TV)},
         }
         for row in by_batches(rows)
     ]
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """What decides the mix of a batch, what decides that of a sequence, and what drifts; a sentence each."""
-    said = [_of_batches(rows), _of_sequences(rows)]
+    """A sentence each: what decides the mix of a batch, what decides the mix of a sequence, and what drifts."""
+    sentences = [_of_batches(rows), _of_sequences(rows)]
     drifting = [row for row in by_batches(rows) if row[DRIFT]]
     if drifting:
-        # Where all pairs of one strategy of sequences drift, it is that strategy's.
+        # If all pairs of a sequence strategy drift, the strategy is named alone.
         whole = {row["sequences"] for row in drifting} - {row["sequences"] for row in rows if not row[DRIFT]}
         pairs = [
             row["sequences"] if row["sequences"] in whole else f"{row['documents']} + {row['sequences']}"
             for row in drifting
         ]
-        said.append(f"Features drift, more than in any shuffle, with {listed(list(dict.fromkeys(pairs)))}.")
+        sentences.append(
+            f"Features drift, more than in any shuffle, with {listed(list(dict.fromkeys(pairs)))}."
+        )
     elif any(row[DRIFT] is not None for row in rows):
-        said.append("Nothing drifts in any of these orders.")
-    return said
+        sentences.append("Nothing drifts in any of these orders.")
+    return sentences
 
 
 def _of_batches(rows: Sequence[Row]) -> str:
@@ -79,16 +81,16 @@ def _of_batches(rows: Sequence[Row]) -> str:
 
 
 def _of_sequences(rows: Sequence[Row]) -> str:
-    # Sequences hold the same whatever their own order.
-    held = {row["documents"]: row[HELD] for row in rows}
-    ranked = sorted(held, key=lambda name: -held[name])
+    # The order of sequences does not change what they hold.
+    distinct = {row["documents"]: row[DISTINCT] for row in rows}
+    ranked = sorted(distinct, key=lambda name: -distinct[name])
     best, worst = ranked[0], ranked[-1]
-    show = MEASURES[HELD].show
-    if show(held[best]) == show(held[worst]):
-        return f"A sequence holds {show(held[best])} clusters on average, whatever orders the documents."
+    most, fewest = (MEASURES[DISTINCT].show(distinct[name]) for name in (best, worst))
+    if most == fewest:
+        return f"A sequence holds {most} clusters on average, whatever orders the documents."
     return (
-        f"The order of documents decides what a sequence holds: {show(held[best])} clusters on average with {best}, "
-        f"{show(held[worst])} with {worst}."
+        f"The order of documents decides what a sequence holds: {most} clusters on average with {best}, {fewest} with "
+        f"{worst}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether an order beats shuffling, in two sentences: the same words on a terminal, in the report and in Dagster."""
+"""Whether an order beats shuffling, in two sentences: the same on a terminal, in the report and in Dagster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dagster_divorder.core.measure import ShufflingCheck
 from dagster_divorder.view.words import fixed, listed, points
 
 SHOWN = ("sequences", "sequences_random", "original")
-"""Orders whose figures are told."""
+"""Orders whose figures the sentences name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
+    """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
 
-    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change where it does not.
+    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if it does not.
     """
 
     sequences: ShufflingCheck
@@ -35,21 +35,21 @@ class Verdict:
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """What is claimed, and the figure that shows it (or what to do)."""
-        found, metrics = self.sequences, self.metrics
+        """The claim, and the figure that shows it (or what to do)."""
+        check, metrics = self.sequences, self.metrics
         if not self.compared:
             return (
                 "Whether this order beats shuffling cannot be told: nothing could be compared "
-                f"({'; '.join(found.skipped)}).",
+                f"({'; '.join(check.skipped)}).",
                 f"Its sequences hold {fixed(metrics['sequences']['split']['mean'])} distinct clusters on average, "
                 f"against {fixed(metrics['sequences_random']['split']['mean'])} after shuffling.",
             )
-        if not found.passed:
+        if not check.passed:
             failed = list(
-                dict.fromkeys(f"{c.trait} in any {c.window}" for c in found.comparisons if not c.passed)
+                dict.fromkeys(f"{c.trait} in any {c.window}" for c in check.comparisons if not c.passed)
             )
             return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
-        still, moving = found.traits(moving=False), found.traits(moving=True)
+        still, moving = check.traits(moving=False), check.traits(moving=True)
         kept = [f"the corpus's own mix{f' of {listed(still)}' if moving else ''}"] if still else []
         kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
         claim = (
@@ -59,7 +59,7 @@ class Verdict:
         ours = metrics["sequences"]
         window, measure = (
             ("batch", "worst")
-            if any(c.window == "batch" for c in found.comparisons)
+            if any(c.window == "batch" for c in check.comparisons)
             else ("sequence", "mean")
         )
         off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)

@@ -11,12 +11,11 @@ from typing import Any
 CLIP = 240
 """Characters of a document's text that are shown."""
 READ = 4 * CLIP + 1
-"""Characters that `clip` looks at: more than are shown, since white space is folded, and one to see that there are
-more."""
+"""Characters that `clip` looks at: more than it shows, since it folds white space, and one to see that more follow."""
 LONGEST_WORD = 24
-"""Characters of a word that is rather dropped than cut."""
+"""`clip` drops a shorter word that does not fit, and cuts a longer one."""
 NAME = 30
-"""Letters of a name that a picture has room for."""
+"""Letters of a name that fit into a picture."""
 
 ORDERS = {
     "original": "original order",
@@ -25,15 +24,15 @@ ORDERS = {
     "sequences_random": "training sequences shuffled",
     "sequences": "training sequences in order",
 }
-"""What people read for the orders that are measured, by their names in metrics, manifest and files (`core.measure`)."""
+"""Names of the measured orders for people, by their names in metrics, manifest and files (`core.measure`)."""
 TRAIN_ON = "sequences"
-"""The order that a trainer reads."""
+"""The order that trainers read."""
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits and thousands separators; a whole number in full; a dash where there is none."""
+    """`digits` significant digits and thousands separators; whole numbers in full; a dash for None and NaN."""
     if value is None or value != value:
         return "–"
     if float(value).is_integer() or abs(value) >= 10**digits:
@@ -41,29 +40,29 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
-def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Rows of plain values as text: numbers to four digits, true as "yes"."""
+def cells(rows: Sequence[Mapping[str, Any]], longest: int = CLIP) -> list[dict[str, str]]:
+    """Rows of plain values as text: numbers to four digits, true as "yes", texts on one line of so many characters."""
 
-    def text(value: Any) -> str:
+    def cell(value: Any) -> str:
         if isinstance(value, bool):
             return "yes" if value else ""
-        return value if isinstance(value, str) else number(value, 4)
+        return clip(value, longest) if isinstance(value, str) else number(value, 4)
 
-    return [{name: text(value) for name, value in row.items()} for row in rows]
+    return [{name: cell(value) for name, value in row.items()} for row in rows]
 
 
 def fixed(value: float | None, decimals: int = 2) -> str:
-    """So many decimals, so that a column of numbers can be compared."""
+    """A fixed number of decimals, so that people can compare a column of numbers; a dash for None and NaN."""
     return "–" if value is None or value != value else f"{value:,.{decimals}f}"
 
 
 def points(share: float | None) -> str:
-    """A share, or a difference of shares, in per cent without the unit: two decimals."""
+    """A share, or a difference of shares, in per cent with two decimals and without the unit."""
     return fixed(None if share is None else 100 * share)
 
 
 def percent(share: float | None) -> str:
-    """A share, such as `4.2 %`, which no line end cuts."""
+    """A share, such as `4.2 %`, with a space at which no line breaks."""
     return "–" if share is None or share != share else f"{number(100 * share)}\u00a0%"
 
 
@@ -73,15 +72,6 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return number(value)
-
-
-def seconds(value: float) -> str:
-    """A duration: `0.24 s`, `15.7 s`, `3 min 20 s`."""
-    if value < 60:
-        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-    hours, rest = divmod(round(value), 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"
 
 
 def times(ours: float, other: float) -> str:
@@ -97,9 +87,9 @@ def times(ours: float, other: float) -> str:
     )
 
 
-def count(of: int, what: str) -> str:
+def count(items: int, noun: str) -> str:
     """`1 document`, `2,000 documents`."""
-    return f"{of:,} {what}" if of == 1 else f"{of:,} {what}s"
+    return f"{items:,} {noun}" if items == 1 else f"{items:,} {noun}s"
 
 
 def listed(names: list[str]) -> str:
@@ -108,21 +98,21 @@ def listed(names: list[str]) -> str:
 
 
 def clip(text: str, characters: int = CLIP) -> str:
-    """The beginning of a text on one line. Control characters, and those that turn the direction of writing or show
-    nothing, are dropped, so that no text can disguise what stands beside it."""
+    """The beginning of a text on one line, without control characters and characters that turn the direction of writing
+    or show nothing, so that no text can disguise its neighbours."""
     head = text[: 4 * characters]
     shown = "".join(" " if c.isspace() else "" if unicodedata.category(c) in _INVISIBLE else c for c in head)
     line = " ".join(shown.split())
     if len(line) <= characters and len(text) <= len(head):
         return line
     cut = line[:characters]
-    # Between words, where the last one is none that fills the line.
+    # Cut between words, unless the last word is long.
     words, _, last = cut.rpartition(" ")
     return f"{(words if words and len(last) < LONGEST_WORD else cut).rstrip()} …"
 
 
 def brief(name: str) -> str:
-    """A name for a picture: at most NAME letters, cut between its terms where there are several."""
+    """A name for a picture: at most NAME letters, cut between its terms if it has several."""
     line = clip(name, len(name))
     if len(line) <= NAME:
         return line
@@ -131,7 +121,7 @@ def brief(name: str) -> str:
 
 
 def corpus_name(files: Sequence[str]) -> str:
-    """What a corpus is called: its only file without the endings, or the folder that holds all of its files."""
+    """The name of a corpus: its only file without the endings, or the folder that holds all of its files."""
     if len(files) == 1:
         path = PurePath(files[0])
         name = f"{path.parent.name}/{path.name.split('.')[0] or path.name}".lstrip("/")
@@ -141,5 +131,5 @@ def corpus_name(files: Sequence[str]) -> str:
 
 
 def output_label(manifest: Mapping[str, Any]) -> str:
-    """What every page, picture and film of an output says of itself: corpus, date, and the output's key in short."""
+    """The line on every page, picture and film of an output: corpus, date, and the first digits of the output's key."""
     return f"{corpus_name(manifest['input']['files'])} · {manifest['date']} · output {manifest['key'][:8]}"

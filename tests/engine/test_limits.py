@@ -87,7 +87,7 @@ def test_too_few_addresses_end_a_run_at_once_in_a_sentence(tmp_path: Path) -> No
     )
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
-    assert line.startswith("divorder: this process may use 1.2 GB of addresses (ulimit -v 1200000)")
+    assert line.startswith("divorder: this process may use 1.23 GB of addresses (ulimit -v 1200000)")
     assert not (tmp_path / "data").exists()
 
 
@@ -117,5 +117,5 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
     monkeypatch.setattr(type(RAW_DOCS), "make", make)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     said = r"addresses \(ulimit -v\)" if limit == ADDRESSES else "of memory are there"
-    with pytest.raises(MemoryLimitError, match=rf"memory ran out in raw_docs \(.*llocate.*\d MB.*{said}"):
+    with pytest.raises(MemoryLimitError, match=rf"memory ran out in raw_docs \(.*llocate.*\d GB.*{said}"):
         run_all(make_settings(), Silent())

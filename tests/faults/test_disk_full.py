@@ -52,11 +52,12 @@ def check_refusal(said: str, disk: Path) -> None:
     """The message of a full disk: the file, what it takes, what is free."""
     assert "Traceback" not in said
     found = re.search(
-        rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) MB, ([\d.]+) MB are free", said
+        rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) [kM]?B, ([\d.]+) [kM]?B are free",
+        said,
     )
     assert found, said
     assert float(found[3]) > 0
-    assert re.search(r"free at least [\d.]+ MB", said)
+    assert re.search(r"free at least [\d.]+ [kM]?B", said)
     assert list(disk.rglob(".tmp-*")) == []
 
 

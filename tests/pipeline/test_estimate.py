@@ -14,7 +14,7 @@ import pytest
 
 import dagster_divorder
 from dagster_divorder.cli import main
-from dagster_divorder.cli.estimates import amount, bytes_of, duration
+from dagster_divorder.cli.estimates import bytes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.estimates import calibration
 from dagster_divorder.estimates import first_run as estimates
@@ -258,27 +258,6 @@ def test_what_is_no_size_is_refused(text: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["estimate", f"--size={text}"])
     assert "500GB" in capsys.readouterr().err
-
-
-def test_times_and_sizes_are_in_units_that_fit() -> None:
-    times = [0.04, 9.96, 119, 120, 7_199, 7_200, 172_799, 1e6]
-    assert [duration(of) for of in times] == [
-        "0.0 s",
-        "10.0 s",
-        "119 s",
-        "2.0 min",
-        "120 min",
-        "2.0 h",
-        "48 h",
-        "12 days",
-    ]
-    assert [amount(of) for of in (400, 12_345_678, 2.5e9, 1.2e12, 3e15)] == [
-        "0.0 MB",
-        "12.3 MB",
-        "2.5 GB",
-        "1.2 TB",
-        "3,000 TB",
-    ]
 
 
 def test_noise_makes_no_stage_free() -> None:

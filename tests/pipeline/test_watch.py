@@ -97,7 +97,7 @@ def test_a_change_starts_a_run_even_before_the_first_one(settings: Settings, fil
     watcher = Watcher(settings)
     watcher.check()
     append(file)
-    assert watcher.starts() == ["docs.jsonl is new (0.02 MB)"]
+    assert watcher.starts() == ["docs.jsonl is new (11.3 kB)"]
 
 
 def test_a_missing_input_is_waited_for(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_new_and_vanished_files_start_a_run_each(watcher: Watcher) -> None:
     folder = docs(watcher).parent
     with gzip.open(folder / "more.jsonl.gz", "wb") as file:
         file.write(b'{"text": "compressed"}\n')
-    assert watcher.starts() == ["more.jsonl.gz is new (0.01 MB)"]
+    assert watcher.starts() == ["more.jsonl.gz is new (54 B)"]
     run_all(watcher.settings)
     os.utime(folder / "more.jsonl.gz")
     assert watcher.starts() == []

@@ -19,6 +19,7 @@ from dagster_divorder.store.local import LocalStore, explain_os_error
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import State, keep_copy, load_state, mend_state, save_state, signed
 from dagster_divorder.store.view import Fragment
+from dagster_divorder.units import BYTES
 
 
 @pytest.fixture
@@ -151,9 +152,10 @@ def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float)
     free = shutil.disk_usage(tmp_path).free
     full = OSError(errno.ENOSPC, "No space left on device")
     said = str(explain_os_error(full, tmp_path / "file", int(share * free), "the output"))
-    assert re.search(r"[\d.,]+ MB (that )?are free there", said)
+    assert re.search(r"[\d.,]+ [MGT]B (that )?are free there", said)
     if share > 1:
-        takes, free = (float(number.replace(",", "")) for number in re.findall(r"([\d.,]+) MB", said)[:2])
+        sizes = re.findall(r"([\d.,]+) ([MGT]B)", said)
+        takes, free = (float(number.replace(",", "")) * BYTES[unit] for number, unit in sizes[:2])
         assert takes > free
     else:
         assert "takes about" not in said and "at least" not in said

@@ -86,33 +86,6 @@ def _share(compared: Mapping[str, Any]) -> str:
     return "all" if compared["always"] else f"{compared['better']:.1%} of"
 
 
-def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
-    """The summary table: a row for each of ORDERS."""
-    return [summary_row(name, metrics[name]) for name in ORDERS]
-
-
-def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that differ most between orders; None for what was not measured."""
-    batch = figures["batch_shares"]["cluster"]
-    # A corpus smaller than a batch is a single window, which deviates by 0.
-    enough = batch["windows"] > 0 and not batch["partial"]
-    return {
-        "order": order,
-        "distinct clusters a sequence": figures["split"]["mean"],
-        "fewest": figures["split"]["min"],
-        "batch TV, clusters": batch["mean_tv"] if enough else None,
-        "worst batch TV, clusters": batch["max_tv"] if enough else None,
-        "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"] if enough else None,
-        **{
-            f"batch TV of {trait}": deviation["mean_tv"] if enough else None
-            for trait, deviation in figures["batch_shares"].items()
-            if trait != "cluster"
-        },
-        "mean prefix deviation, tokens": figures["prefix"]["mean"],
-        "every cluster seen after": figures["coverage"],
-    }
-
-
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     """Number of drifting features, and, as multiples of shuffling's: the largest rank correlation, the largest distance
     of a tenth and the mean distance of a batch, over the features that have them. None below FEWEST sequences."""

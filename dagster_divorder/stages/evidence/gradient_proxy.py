@@ -31,8 +31,8 @@ from dagster_divorder.stages.topics.gradient_embeddings import (
     model_stage,
 )
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.units import byte_size
 
 DOCUMENTS, FEWEST = 200, 20
 SAMPLE_BYTES = 2 << 30
@@ -77,7 +77,7 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
         return [], {
             **figures,
             "note": f"whole gradients of {FEWEST} documents ({size // 4:,} parameters) take "
-            f"{megabytes(FEWEST * size)}, more than half of the memory ({megabytes(main_memory())}): ask on a larger "
+            f"{byte_size(FEWEST * size)}, more than half of the memory ({byte_size(main_memory())}): ask on a larger "
             "machine, or name a smaller model of the same family in gradients.model",
         }
     dims = sorted({max(1, embed.dims // 16), max(1, embed.dims // 4), embed.dims})

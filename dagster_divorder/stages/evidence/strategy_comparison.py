@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cost, compare_strategies, timed
-from dagster_divorder.core.measure.tables import drift_columns, summary_row
+from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
@@ -21,6 +21,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
+from dagster_divorder.view.measures import summary_row
 
 Result = TypeVar("Result")
 
@@ -72,7 +73,7 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
     cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a new sequence.
     None where a corpus is smaller than a batch."""
     diversity = outcome.diversity
-    summary = summary_row("", diversity.to_dict())
+    summary = summary_row("", diversity)
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
     return {
         "documents": outcome.documents,

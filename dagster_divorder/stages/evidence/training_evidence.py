@@ -41,7 +41,7 @@ from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequenc
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
-from dagster_divorder.engine.progress import Advance, duration
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -71,6 +71,7 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.units import duration
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
@@ -480,7 +481,7 @@ class _Prepared:
         if steps < 1:
             raise InputError(
                 f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
-                f"{step * count * evidence.epochs / at_once:.1f} s; expected more than that: raise it, or name "
+                f"{duration(step * count * evidence.epochs / at_once)}; expected more than that: raise it, or name "
                 "fewer orders or seeds, or a smaller model"
             )
         return steps

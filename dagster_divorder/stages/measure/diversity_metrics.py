@@ -33,13 +33,7 @@ from dagster_divorder.core.measure import (
 from dagster_divorder.core.measure.distinct import distinct_in_sequences
 from dagster_divorder.core.measure.packed import ReadRuns, documents_stream, runs_in_order, sequences_stream
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
-from dagster_divorder.core.measure.tables import (
-    SHUFFLED,
-    drift_columns,
-    findings,
-    summary_rows,
-    table_rows,
-)
+from dagster_divorder.core.measure.tables import SHUFFLED, drift_columns, findings, table_rows
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
@@ -66,7 +60,7 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
-from dagster_divorder.view.measures import FOLLOWED, MEASURES, side_by_side
+from dagster_divorder.view.measures import FOLLOWED, MEASURES, SUMMARY, side_by_side, summary_row
 from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
@@ -81,7 +75,7 @@ LEGEND = "\n".join(
         "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
         "the input as it is. Topics are the clusters that were found in the corpus.",
         "",
-        *(f"- **{measure.label}**: {measure.about}." for measure in MEASURES.values()),
+        *(f"- **{measure.label}**: {measure.meaning}." for measure in MEASURES.values()),
     ]
 )
 
@@ -117,7 +111,8 @@ def _measure_diversity(run: Run) -> Made:
     }
     if run.settings.output.plot:
         files["picture"] = File(_picture(run, traits, measured), "png")
-    return Made(files, figures={"summary": summary_rows(metrics), "findings": findings(metrics)})
+    summary = [summary_row(name, metrics[name]) for name in ORDERS]
+    return Made(files, figures={"summary": summary, "findings": findings(metrics)})
 
 
 def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
@@ -395,6 +390,8 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
         "end_of_text": settings.packing.end_of_text,
         "plot": settings.output.plot,
+        # A measure more is a key more, so that no summary lacks it.
+        "measures": SUMMARY,
         "seed": settings.seed,
     }
 

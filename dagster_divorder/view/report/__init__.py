@@ -1,5 +1,5 @@
-"""The report: one HTML file that shows what was asked, what came of it, and the evidence.
+"""The report: one HTML file with the settings, the order that they gave, and the evidence.
 
-`numbers` says what it is drawn from, `check` and `sections` put that into words, tables and charts, `html` fills the
-templates. Numbers come in, a page goes out; no corpus is read.
+`numbers` is its input, `check` and `sections` turn it into words, tables and charts, `html` fills the templates. No
+module here reads a corpus.
 """

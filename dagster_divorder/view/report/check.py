@@ -1,4 +1,4 @@
-"""The check, whether this order beats shuffling: in two sentences and a few numbers, and window by window."""
+"""The check whether this order beats shuffling, in two sentences and a few numbers, and window by window."""
 
 from __future__ import annotations
 
@@ -15,67 +15,64 @@ from dagster_divorder.view.verdict import SHOWN, Verdict
 from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times
 
 
-def head(of: Verdict) -> Markup:
-    """The sentences and the numbers, as the top of the page."""
-    return part("check", of.passed, of.compared, *of.sentences, _tiles(of))
+def head(verdict: Verdict) -> Markup:
+    """The sentences and the numbers at the top of the page."""
+    return part("check", verdict.passed, verdict.compared, *verdict.sentences, _tiles(verdict))
 
 
-def _tiles(of: Verdict) -> list[Sequence[str]]:
-    """What, its unit, and its value in each of the orders SHOWN."""
+def _tiles(verdict: Verdict) -> list[Sequence[str]]:
+    """(title, unit, value in each of the orders SHOWN) of each tile."""
 
-    def tile(what: str, unit: str, show: Callable[[Any], str], *path: str) -> Sequence[str]:
-        return (what, unit, *(show(reduce(getitem, path, of.metrics[name])) for name in SHOWN))
+    def tile(title: str, unit: str, show: Callable[[Any], str], *path: str) -> Sequence[str]:
+        return (title, unit, *(show(reduce(getitem, path, verdict.metrics[name])) for name in SHOWN))
 
     off = "percentage points off, for one cluster, wherever a batch starts"
     tiles = [tile("In a sequence", "clusters on average", fixed, "split", "mean")]
-    if not of.metrics["sequences"]["windows"]["batch"]["cluster"]["partial"]:
+    ours = verdict.metrics["sequences"]
+    if not ours["windows"]["batch"]["cluster"]["partial"]:
         unit = "% of its tokens would have to change"
         tiles += [
             tile("In the worst batch", off, points, "windows", "batch", "cluster", "worst"),
             tile("In the mean batch", unit, points, "batch_shares", "cluster", "mean_tv"),
         ]
-        for trait in of.sequences.traits(moving=True):
+        for trait in verdict.sequences.traits(moving=True):
             unit = f"percentage points off what can be had of the targets for {trait}"
             tiles.append(tile("In the worst batch", unit, points, "windows", "batch", trait, "worst"))
-    ours = of.metrics["sequences"]
     share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
     unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
     return [*tiles, tile("Up to any point", unit, number, "prefix", "mean")]
 
 
-def windows(of: Verdict) -> list[Markup]:
-    """Windows of every size at every position against shuffling, and both sides of the seam."""
-    before = of.metrics["original"]
-    parts = [
+def windows(verdict: Verdict) -> list[Markup]:
+    """Tables of windows of every size at every position against shuffling, and of both sides of the seam."""
+    original = verdict.metrics["original"]
+    before = {**original["windows"], SEAM: original["seam"]}
+    tables = [
         table(
             f"{ORDERS[order].capitalize()}: largest stray of any value’s share, in percentage points",
             [
                 {
-                    "any": one.window,
-                    "trait": one.trait,
-                    "mean, ours": points(one.mean),
-                    "mean, shuffled": points(one.shuffled_mean),
-                    "worst, ours": points(one.worst),
-                    "worst, shuffled": points(one.shuffled_worst),
-                    "worst, original": points(
-                        (before["seam"] if one.window == SEAM else before["windows"][one.window])[one.trait][
-                            "worst"
-                        ]
-                    ),
-                    "worst against shuffling": times(one.worst, one.shuffled_worst)
-                    + ("" if one.passed else ": does not pass"),
+                    "any": comparison.window,
+                    "trait": comparison.trait,
+                    "mean, ours": points(comparison.mean),
+                    "mean, shuffled": points(comparison.shuffled_mean),
+                    "worst, ours": points(comparison.worst),
+                    "worst, shuffled": points(comparison.shuffled_worst),
+                    "worst, original": points(before[comparison.window][comparison.trait]["worst"]),
+                    "worst against shuffling": times(comparison.worst, comparison.shuffled_worst)
+                    + ("" if comparison.passed else ": does not pass"),
                 }
-                for one in found.comparisons
+                for comparison in check.comparisons
             ],
         )
-        for order, found in (("sequences", of.sequences), ("curated", of.documents))
+        for order, check in (("sequences", verdict.sequences), ("curated", verdict.documents))
     ]
-    traits = dict.fromkeys(c.trait for c in of.sequences.comparisons if c.window == SEAM)
+    traits = dict.fromkeys(c.trait for c in verdict.sequences.comparisons if c.window == SEAM)
     seam = [
         {
             "trait": trait,
             **{
-                ORDERS[order]: points(of.metrics[order]["seam"][trait]["head_tail"])
+                ORDERS[order]: points(verdict.metrics[order]["seam"][trait]["head_tail"])
                 for order in ("sequences", "sequences_random", "curated", "random", "original")
             },
         }
@@ -84,11 +81,11 @@ def windows(of: Verdict) -> list[Markup]:
     caption = (
         "Where the data is read again: TV between the last batch’s mix and the first’s, in percentage points"
     )
-    moving = of.sequences.traits(moving=True)
-    said = [f"{trait}: held against what can be had of its targets there, which moves" for trait in moving]
-    said += [f"Not compared: {reason}" for reason in of.sequences.skipped]
-    said += [
+    moving = verdict.sequences.traits(moving=True)
+    notes = [f"{trait}: held against what can be had of its targets there, which moves" for trait in moving]
+    notes += [f"Not compared: {reason}" for reason in verdict.sequences.skipped]
+    notes += [
         f"Shuffling is already good enough for any {window}: its worst one strays by at most one percentage point"
-        for window in of.sequences.good_enough
+        for window in verdict.sequences.good_enough
     ]
-    return [*parts, table(caption, seam), part("notes", said)]
+    return [*tables, table(caption, seam), part("notes", notes)]

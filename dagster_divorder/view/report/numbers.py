@@ -1,4 +1,4 @@
-"""What the report is drawn from. Letters: C slices of the dataset, J values of a trait, K clusters, N documents."""
+"""The input of the report. Letters: C slices of the dataset, J values of a trait, K clusters, N documents."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, eq=False)
 class TraitAlong:
-    """A trait along the dataset. names: of the J values shown, the largest first. share: float (J,), of the corpus's
-    tokens. mixes: by order, shares in C slices of the dataset, float (C, J) (`cluster_mix`)."""
+    """A trait along the dataset. names: of J values, the largest first. share: of the corpus's tokens, float (J,).
+    mixes: by order, shares in C slices of the dataset, float (C, J) (`cluster_mix`)."""
 
     trait: str
     names: Sequence[str]
@@ -31,18 +31,18 @@ class TraitAlong:
 
 
 class Card(NamedTuple):
-    """A window or a cell of a comparison, with documents that are in it: what is known of each, and its text as it is
-    in the corpus; the page shows its beginning, escaped."""
+    """A window or a cell of a comparison. documents: (facts, text as in the corpus) of examples; the page shows the
+    beginning of a text, escaped."""
 
     title: str
-    says: str
+    lead: str
     documents: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
 class MapPoints:
-    """Documents on the map, in a random order: xy float (N, 2); rows int (N,), the row of each one's cluster in the
-    table of clusters. documents: of the corpus."""
+    """Documents on the map, in random order. xy: places, float (N, 2). rows: their clusters' rows in the table of
+    clusters, int (N,). documents: of the corpus."""
 
     xy: NDArray[np.floating]
     rows: NDArray[np.integer]
@@ -50,7 +50,7 @@ class MapPoints:
 
 
 class Agreement(NamedTuple):
-    """Of ari_comparison: what its receipt reports, its tables, and its pictures, PNG: the heat map and the maps."""
+    """Results of ari_comparison: facts of its receipt, its tables, and PNG files of the heat map and of the maps."""
 
     report: Mapping[str, Any]
     pairs: Sequence[Mapping[str, Any]]
@@ -71,29 +71,29 @@ class Evidence(NamedTuple):
 
 
 class StageRun(NamedTuple):
-    """A stage in its last run: its documents, of which it computed so many, in so many seconds; when its result was
-    made, in words. part: it belongs to the asset before it."""
+    """A stage in its last run. part: it belongs to the asset before it. documents: all of them, with the number that it
+    computed. date: of its result, in words."""
 
     stage: str
     part: bool
     documents: int
     computed: int
     seconds: float
-    made: str
+    date: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Numbers:
-    """All that the report shows. Orders are called as in `diversity_metrics`.
+    """All content of the report. Orders have the names of `diversity_metrics`.
 
-    manifest: of the output. tokens: of all its records. space: the kind of vectors that were clustered. warnings: what
-    cannot be had of what was asked. distinct: by order, of the sequences. lengths: by order, the LENGTH_QUANTILES of
-    the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
-    and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
-    batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
-    map, trained (the summary of training_evidence), diversity (tables of set_diversity, by name), copies (figures and
-    tables of near_duplicates), proxies (figures and table of gradient_proxy), others: evidence, where it is there;
-    chosen: tables of the selection, by name; missing: stage -> what it would show, and why it is not there.
+    manifest: of the output. tokens: of all its records. space: the kind of clustered vectors. warnings: parts of the
+    targets that cannot be had. distinct: of the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the
+    documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers, int (n,), and documents.
+    other_clusters: clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one
+    document. Evidence, if it was made: strategies; calibration, its table and notes; agreement; map; trained, the
+    summary of training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of
+    near_duplicates; proxies, figures and table of gradient_proxy; others. chosen: tables of the selection, by name.
+    missing: stage -> (content of its section, why there is none).
     """
 
     settings: Settings

@@ -10,11 +10,12 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
-from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
@@ -22,81 +23,81 @@ from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
 BAR_ROWS = 96
-"""Pixels of a bar's height."""
+"""Height of a bar in pixels."""
 NAME, SHORT_NAME = 60, 40
 """Characters of a value's name, in a table and in a chart."""
 STRIPS = {"original": (201, 92, 20), "sequences_random": (125, 130, 140), "sequences": (43, 125, 191)}
-"""The orders whose strips are shown, and their RGB: between what is used on light and on dark."""
-DRIFTS_DRAWN = 3
-"""Features whose tenths are drawn: those whose farthest tenth is most above shuffling."""
+"""Orders with strips, and their RGB, which suits light and dark."""
+CHARTS_OF_DRIFT = 3
+"""Features with a chart: their farthest tenths are most above shuffling."""
 POINTS, MAP = 8_000, (880, 560)
-"""Documents on the map, the first ones, and its size in CSS pixels."""
+"""Documents on the map, and its size in CSS pixels."""
 PAIRS, DISAGREEMENTS = 15, 8
-"""Pairs of clusters and disagreements of two spaces that are shown."""
+"""Pairs of clusters, and disagreements of two spaces, at most."""
 
 ALONG = "Along the position in the dataset, % of tokens"
 
 
-def report(of: Numbers) -> tuple[bytes, list[str]]:
+def report(data: Numbers) -> tuple[bytes, list[str]]:
     """The page's bytes, and the titles of its sections."""
-    made = [
-        asked(of),
-        bars(of),
-        windows(of),
-        *([mix(of)] if of.settings.repeats else []),
-        *([chosen(of)] if of.chosen else []),
-        *([targets(of)] if of.settings.order.targets else []),
-        drift(of),
-        *([worst(of)] if of.worst else []),
-        along(of),
-        clusters(of),
-        *([strategies(of.strategies, of)] if of.strategies else []),
-        *([calibration(*of.calibration, of)] if of.calibration else []),
-        *([agreement(of)] if of.agreement else []),
-        *([diversity(of)] if of.diversity else []),
-        *([copies(*of.copies)] if of.copies else []),
-        *([proxies(*of.proxies)] if of.proxies else []),
-        *([trained(of.trained)] if of.trained else []),
-        *map(other, of.others),
-        last_run(of),
+    sections = [
+        asked(data),
+        bars(data),
+        windows(data),
+        *([mix(data)] if data.settings.repeats else []),
+        *([chosen(data)] if data.chosen else []),
+        *([targets(data)] if data.settings.order.targets else []),
+        drift(data),
+        *([worst(data)] if data.worst else []),
+        along(data),
+        clusters(data),
+        *([strategies(data.strategies, data)] if data.strategies else []),
+        *([calibration(*data.calibration, data)] if data.calibration else []),
+        *([agreement(data)] if data.agreement else []),
+        *([diversity(data)] if data.diversity else []),
+        *([copies(*data.copies)] if data.copies else []),
+        *([proxies(*data.proxies)] if data.proxies else []),
+        *([trained(data.trained)] if data.trained else []),
+        *map(other, data.others),
+        last_run(data),
     ]
-    manifest, sequence = of.manifest, of.manifest["sequence"]
+    manifest, sequence = data.manifest, data.manifest["sequence"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     corpus = words.corpus_name(manifest["input"]["files"])
-    written = page(
+    html = page(
         title=f"How the {manifest['counts']['records']:,} documents of {corpus} were ordered",
         output_label=words.output_label(manifest),
         facts=f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · "
         f"{manifest['k']:,} clusters · {manifest['packing']['sequences']:,} sequences of {sequence['length']:,} tokens "
         f"· batches of {sequence['batch']:,} sequences",
-        head=check.head(of.check),
-        sections=made,
+        head=check.head(data.check),
+        sections=sections,
         footer=[
             f"Of the output whose curated_meta.json has the key {manifest['key']}, which lists every figure and hash.",
             f"Made with {versions}.",
         ],
     )
-    return written, [section.title for section in made]
+    return html, [section.title for section in sections]
 
 
-def asked(of: Numbers) -> Section:
+def asked(data: Numbers) -> Section:
     return Section(
         "asked",
         "What was asked",
         "The settings that decide the order, in words.",
-        [part("asked", of.settings, of.space, of.manifest["k"], of.manifest["input"]["files"])],
+        [part("asked", data.settings, data.space, data.manifest["k"], data.manifest["input"]["files"])],
     )
 
 
-def bars(of: Numbers) -> Section:
+def bars(data: Numbers) -> Section:
     """Before and after: the whole dataset as bars of its clusters, and distinct clusters in every sequence."""
-    first = of.clusters.mixes["original"]
+    first = data.clusters.mixes["original"]
     whole = first.mean(axis=0, dtype=np.float64)
 
     def picture(mix: NDArray[np.floating]) -> str:
-        return data_uri(png(indexed(stacked(mix[:, of.stacking], BAR_ROWS), of.colours[of.stacking])))
+        return data_uri(png(indexed(stacked(mix[:, data.stacking], BAR_ROWS), data.colours[data.stacking])))
 
-    def says(name: str, mix: NDArray[np.floating]) -> str:
+    def description(name: str, mix: NDArray[np.floating]) -> str:
         off, largest = np.abs(mix - whole).sum(axis=1) / 2, mix.max(axis=1)
         return (
             f"{name}: in a column the largest cluster has {100 * largest.mean():.0f} % of the tokens on average and "
@@ -105,51 +106,52 @@ def bars(of: Numbers) -> Section:
         )
 
     orders = [
-        {"name": ORDERS[name].capitalize(), "picture": picture(mix), "alt": says(ORDERS[name], mix)}
-        for name, mix in of.clusters.mixes.items()
+        {"name": ORDERS[name].capitalize(), "picture": picture(mix), "alt": description(ORDERS[name], mix)}
+        for name, mix in data.clusters.mixes.items()
     ]
-    keeps = "cluster" not in of.settings.order.targets
+    corpus, keeps = picture(whole[np.newaxis]), "cluster" not in data.settings.order.targets
     return Section(
         "before-and-after",
         "Before and after",
         "The same documents from the first token to the last: where one colour fills a column, training would see one "
-        f"topic for a long while. Below, how many of the {of.manifest['k']:,} clusters a sequence of "
-        f"{of.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit it, whatever the "
+        f"topic for a long while. Below, how many of the {data.manifest['k']:,} clusters a sequence of "
+        f"{data.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit it, whatever the "
         "order.",
         [
-            part(
-                "bars", orders, picture(whole[np.newaxis]), keeps, of.tokens / len(first), of.other_clusters
-            ),
-            _distinct(of),
+            part("bars", orders, corpus, keeps, data.tokens / len(first), data.other_clusters),
+            _distinct(data),
         ],
     )
 
 
-def _distinct(of: Numbers) -> Markup:
-    top = max((float(found.high.max()) for found in of.distinct.values() if len(found.at)), default=1.0)
-    panels, says = [], []
-    for name, found in of.distinct.items():
-        title = f"{SERIES[name].name}: {fixed(of.check.metrics[name]['split']['mean'])}"
-        draw = partial(charts.distinct, orders={name: found}, clusters=of.manifest["k"], top=top)
+def _distinct(data: Numbers) -> Markup:
+    top = max((float(bins.high.max()) for bins in data.distinct.values() if len(bins.at)), default=1.0)
+    panels, descriptions = [], []
+    for name, bins in data.distinct.items():
+        title = f"{SERIES[name].name}: {fixed(data.check.metrics[name]['split']['mean'])}"
+        draw = partial(charts.distinct, orders={name: bins}, clusters=data.manifest["k"], top=top)
         panels.append(Panel(title, draw, SERIES[name].colour))
-        if len(found.at):
-            says.append(f"{title} on average, from {number(found.low.min())} to {number(found.high.max())}")
+        if len(bins.at):
+            low, high = number(bins.low.min()), number(bins.high.max())
+            descriptions.append(f"{title} on average, from {low} to {high}")
     return chart(
         "distinct",
         panels,
-        f"Distinct clusters in each training sequence along the dataset. {'; '.join(says)}.",
+        f"Distinct clusters in each training sequence along the dataset. {'; '.join(descriptions)}.",
         f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the fewest to the "
         "most. The number is the mean over all, shuffled: of three shuffles, of which one is drawn.",
         across=2,
     )
 
 
-def windows(of: Numbers) -> Section:
+def windows(data: Numbers) -> Section:
     """Every window against shuffling: wherever it starts, up to any point, and each trait apart."""
-    metrics, traits = of.check.metrics, list(of.settings.order.traits)
+    metrics, traits = data.check.metrics, list(data.settings.order.traits)
     prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
-    curves = [(np.asarray(of["share"]), np.asarray(of["l2"]), SERIES[name]) for name, of in prefixes.items()]
-    means = "; ".join(f"{ORDERS[name]} {number(line['mean'])}" for name, line in prefixes.items())
+    curves = [
+        (np.asarray(line["share"]), np.asarray(line["l2"]), SERIES[name]) for name, line in prefixes.items()
+    ]
+    means = "; ".join(f"{ORDERS[name]} {number(prefix['mean'])}" for name, prefix in prefixes.items())
     caption = f"{ALONG}: L2 distance in tokens, logarithmic scale; lower is better."
     panels, rows = [], []
     for trait in traits:
@@ -171,7 +173,9 @@ def windows(of: Numbers) -> Section:
                     "below all shuffles": percent(error["better"]),
                 }
             )
-    moving = list(of.settings.order.targets)
+    summary = [summary_row(name, metrics[name]) for name in ("sequences", "sequences_random")]
+    measured = [row.shown() | {"meaning": row.measure.meaning} for row in beside_shuffled(*summary)]
+    moving = list(data.settings.order.targets)
     but = f" (for {listed(moving)}: what can be had of the targets)" if moving else ""
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
@@ -179,8 +183,8 @@ def windows(of: Numbers) -> Section:
         "Every window, wherever it starts",
         f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any window "
         "is the difference of what was read up to its end and up to its beginning, so both are drawn below: training "
-        f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, of.tokens))} of all "
-        f"{of.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait apart, as "
+        f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, data.tokens))} of all "
+        f"{data.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait apart, as "
         "“Don’t Shuffle, Optimize” reports it.",
         [
             part("legend", [SERIES[name] for name in prefixes]),
@@ -190,7 +194,7 @@ def windows(of: Numbers) -> Section:
                 f"Prefix deviation of each order along the dataset. Mean deviation in tokens: {means}.",
                 caption,
             ),
-            *check.windows(of.check),
+            *check.windows(data.check),
             part("legend", [SERIES["sequences"], SHUFFLES]),
             chart(
                 "errors",
@@ -200,15 +204,16 @@ def windows(of: Numbers) -> Section:
                 across=2,
             ),
             table("Errors in tokens: training sequences in order against three shuffles", rows),
+            table("Every measure: training sequences in order beside shuffled ones", measured),
         ],
     )
 
 
-def mix(of: Numbers) -> Section:
+def mix(data: Numbers) -> Section:
     """How often the records of each value of `mixing.trait` are trained on, planned and realised."""
-    trait, values = of.manifest["mixing"]["trait"], of.manifest["mixing"]["values"]
-    along = next((of_ for of_ in (of.clusters, *of.categories) if of_.trait == trait), None)
-    slices = dict(zip(along.names, along.mixes["sequences"].T, strict=True)) if along else {}
+    trait, values = data.manifest["mixing"]["trait"], data.manifest["mixing"]["values"]
+    traits = [known for known in (data.clusters, *data.categories) if known.trait == trait]
+    slices = dict(zip(traits[0].names, traits[0].mixes["sequences"].T, strict=True)) if traits else {}
     rows = []
     for row in sorted(values, key=lambda row: -row["tokens trained on"]):
         shares = slices.get(row["value"])
@@ -224,40 +229,40 @@ def mix(of: Numbers) -> Section:
                 "highest": "–" if shares is None else f"{points(float(shares.max()))} %",
             }
         )
-    read, there = (sum(row[name] for row in values) for name in ("tokens trained on", "unique tokens"))
+    tokens, unique = (sum(row[name] for row in values) for name in ("tokens trained on", "unique tokens"))
     return Section(
         "mix",
         "How often each record is trained on",
-        f"An epoch has {number(read)} tokens, made of {number(there)}. A value of {trait} that has fewer tokens than "
-        "its share is read again, as far apart as can be; one that has more is read in an even part.",
+        f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
+        "than its share is read again, as far apart as can be; one that has more is read in an even part.",
         [table("The mix, planned and realised", rows)],
     )
 
 
-def chosen(of: Numbers) -> Section:
+def chosen(data: Numbers) -> Section:
     """What was chosen, and what would have been otherwise."""
     return Section(
         "chosen",
         "What was chosen",
-        f"The records that are trained on were chosen by {of.settings.selection.method}, beside what else would "
+        f"The records that are trained on were chosen by {data.settings.selection.method}, beside what else would "
         "choose as much. A Vendi score is how many different things a set holds, as far as vectors tell.",
-        [table("Choices; used: the one that is trained on", words.cells(of.chosen["choices"]))],
+        [table("Choices; used: the one that is trained on", words.cells(data.chosen["choices"]))],
     )
 
 
-def diversity(of: Numbers) -> Section:
+def diversity(data: Numbers) -> Section:
     """How many different things there are, in all, by part and in batches."""
-    groups = of.diversity["groups"]
+    groups = data.diversity["groups"]
     named = [
         {
             **row,
-            "value": of.manifest["cluster_names"][int(row["value"])]
+            "value": data.manifest["cluster_names"][int(row["value"])]
             if row["of"] == "cluster"
             else clip(row["value"], NAME),
         }
         for row in groups
     ]
-    batches = of.diversity.get("batches", ())
+    batches = data.diversity.get("batches", ())
     return Section(
         "diversity",
         "How many different things are there?",
@@ -286,17 +291,12 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
         "copies",
         "Which texts are near copies?",
         lead,
-        [table(captions[name], _cells(rows)) for name, rows in tables.items() if rows],
+        [table(captions[name], words.cells(rows)) for name, rows in tables.items() if rows],
     )
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Rows of plain values as text, the texts of documents clipped."""
-    return [{name: clip(cell) for name, cell in row.items()} for row in words.cells(rows)]
-
-
 def other(evidence: Evidence) -> Section:
-    """What a stage without a section of its own shows."""
+    """The section of a stage without one of its own."""
     figures = [
         {"figure": name.replace("_", " "), "value": value}
         for name, value in evidence.figures.items()
@@ -308,9 +308,9 @@ def other(evidence: Evidence) -> Section:
         evidence.description,
         [
             *(part("picture", data_uri(png), shows, shows) for shows, png in evidence.pictures.items()),
-            table("Figures", _cells(figures)),
+            table("Figures", words.cells(figures)),
             *(
-                table(name.replace("_", " ").capitalize(), _cells(rows))
+                table(name.replace("_", " ").capitalize(), words.cells(rows))
                 for name, rows in evidence.tables.items()
             ),
         ],
@@ -332,16 +332,16 @@ def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Se
         [
             table(
                 "Proxies; the one that the settings name is marked",
-                words.cells([{name: of for name, of in row.items() if name != "used"} for row in rows]),
+                words.cells([{name: row[name] for name in row if name != "used"} for row in rows]),
                 [at for at, row in enumerate(rows) if row["used"]],
             )
         ],
     )
 
 
-def targets(of: Numbers) -> Section:
-    """What was asked of each trait that moves, what can be had of it, and what came, along the dataset."""
-    metrics = of.check.metrics
+def targets(data: Numbers) -> Section:
+    """Shares of each trait that moves along the dataset: asked, possible, and achieved."""
+    metrics = data.check.metrics
     parts = [part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"], SERIES["curated"]])]
     for at, trait in enumerate(metrics["sequences"]["targets"]):
         parts += _target(f"target-{at}", trait, metrics)
@@ -350,41 +350,42 @@ def targets(of: Numbers) -> Section:
         "The mix that moves",
         "What order.targets asked for, what can be had of it, and what came. Every token is placed once, so what can "
         "be had is what was asked, scaled at every point and for every value until all of its tokens have a place.",
-        [*parts, part("notes", of.warnings)],
+        [*parts, part("notes", data.warnings)],
     )
 
 
 def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
     ours, documents = (metrics[order]["targets"][trait] for order in ("sequences", "curated"))
-    curves, others = (metrics[order]["curves"]["targets"][trait] for order in ("sequences", "curated"))
+    curves, of_documents = (metrics[order]["curves"]["targets"][trait] for order in ("sequences", "curated"))
     wanted, possible = np.asarray(curves["asked"]), np.asarray(curves["achievable"])
-    # An order of the sequences for each epoch.
-    came = [np.asarray(epoch) for epoch in curves["achieved"]]
+    # Each epoch has its own order of the sequences.
+    achieved = [np.asarray(epoch) for epoch in curves["achieved"]]
     lines = [
         (wanted, ASKED),
-        *((np.asarray(epoch), SERIES["curated"]) for epoch in others["achieved"]),
-        *((epoch, SERIES["sequences"]) for epoch in came),
+        *((np.asarray(epoch), SERIES["curated"]) for epoch in of_documents["achieved"]),
+        *((epoch, SERIES["sequences"]) for epoch in achieved),
         (possible, ACHIEVABLE),
     ]
     top = max(1.0, 108 * max((float(shares.max(initial=0.0)) for shares, _ in lines), default=1.0))
-    panels, says, rows = [], [], []
+    panels, descriptions, rows = [], [], []
     for at, value in enumerate(ours["values"]):
         title = clip(value, SHORT_NAME)
-        shown = [
-            ((np.arange(len(of)) + 0.5) / max(1, len(of)), 100 * of[:, at], series)
-            for of, series in lines
-            if len(of)
+        value_lines = [
+            ((np.arange(len(shares)) + 0.5) / max(1, len(shares)), 100 * shares[:, at], series)
+            for shares, series in lines
+            if len(shares)
         ]
-        panels.append(Panel(title, partial(charts.along, lines=shown, top=top)))
-        if len(wanted) and came:
-            ends = [f"{points(of[0, at])} % to {points(of[-1, at])} %" for of in (wanted, possible, came[0])]
-            says.append("{}: asked {}, can be had {}, came {}".format(title, *ends))
+        panels.append(Panel(title, partial(charts.along, lines=value_lines, top=top)))
+        if len(wanted) and achieved:
+            first = (wanted, possible, achieved[0])
+            ends = [f"{points(shares[0, at])} % to {points(shares[-1, at])} %" for shares in first]
+            descriptions.append("{}: asked {}, can be had {}, came {}".format(title, *ends))
         off = {
-            f"off what {whose}, {what}: {measure}": points(found and found[measure][at])
-            for order, what in ((ours, "sequences"), (documents, "documents"))
-            for against, whose in (("off_achievable", "can be had"), ("off_asked", "was asked"))
+            f"off what {aim}, {items}: {measure}": points(error and error[measure][at])
+            for order, items in ((ours, "sequences"), (documents, "documents"))
+            for key, aim in (("off_achievable", "can be had"), ("off_asked", "was asked"))
             for measure in ("mean", "largest")
-            for found in [order["hundredth"][against]]
+            for error in [order["hundredth"][key]]
         }
         unmet = ours["unmet"][at]
         rows.append(
@@ -399,19 +400,18 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         chart(
             name,
             panels,
-            f"Shares of {trait} along the dataset: asked, can be had, came. {'; '.join(says)}.",
+            f"Shares of {trait} along the dataset: asked, can be had, came. {'; '.join(descriptions)}.",
             f"{ALONG}: % of the tokens of each hundredth, by {trait}.",
         ),
         table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
     ]
 
 
-def drift(of: Numbers) -> Section:
-    """Whether anything drifts along the sequences: what the order balanced, and what it never saw."""
-    found = of.drift
-    # Of a field of one value all tenths are alike.
-    with_tenths = [feature for feature in found.features if any(feature.along)]
-    drawn = sorted(with_tenths, key=lambda of: -of.measures["tenths"].excess)[:DRIFTS_DRAWN]
+def drift(data: Numbers) -> Section:
+    """Drift along the sequences of features that the order balanced, and of others."""
+    # A field with one value has no tenths that differ.
+    with_tenths = [feature for feature in data.drift.features if any(feature.along)]
+    farthest = sorted(with_tenths, key=lambda feature: -feature.measures["tenths"].excess)[:CHARTS_OF_DRIFT]
     heads = {
         "rank": "rank correlation",
         "tenths": "farthest tenth",
@@ -431,31 +431,31 @@ def drift(of: Numbers) -> Section:
             },
             "check": "drifts" if feature.drifts else "still",
         }
-        for feature in sorted(found.by_excess, key=lambda feature: not feature.drifts)
+        for feature in sorted(data.drift.by_excess, key=lambda feature: not feature.drifts)
     ]
-    farthest = [
+    descriptions = [
         f"{feature.feature} {number(max(feature.along), 2)}, shuffled {number(feature.shuffled_along[1], 2)}"
-        for feature in drawn
+        for feature in farthest
     ]
     tenths = chart(
         "drift",
-        [Panel(feature.feature, partial(charts.drift, of=feature), "sequences") for feature in drawn],
-        f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
+        [Panel(feature.feature, partial(charts.drift, feature=feature), "sequences") for feature in farthest],
+        f"Distance of each tenth of training from the whole. Farthest tenth: {listed(descriptions)}.",
         "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
         "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
         "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
     )
     caption = "Every feature, and in brackets the mean of shuffles of the same sequences"
-    return Section("drift", "What drifts", found.claim(), [tenths, table(caption, rows)])
+    return Section("drift", "What drifts", data.drift.claim(), [tenths, table(caption, rows)])
 
 
-def worst(of: Numbers) -> Section:
-    """The worst windows, with the documents that are in them."""
-    sequences, moving = of.manifest["packing"]["sequences"], list(of.settings.order.targets)
+def worst(data: Numbers) -> Section:
+    """The worst windows, with their documents."""
+    sequences, moving = data.manifest["packing"]["sequences"], list(data.settings.order.targets)
     alone = (
-        f"{number(of.alone)} of {number(sequences)} sequences hold tokens of one document only, which no order of "
+        f"{number(data.alone)} of {number(sequences)} sequences hold tokens of one document only, which no order of "
         "whole documents can mix; packing.piece_tokens cuts long documents into pieces, at the price of long context"
-        if of.alone
+        if data.alone
         else "Every sequence holds more than one document"
     )
     but = f"; {listed(moving)}, whose mix is to move, has no worst batch here" if moving else ""
@@ -464,20 +464,20 @@ def worst(of: Numbers) -> Section:
         "The worst windows",
         f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}. First "
         "batches, one for each trait, then the sequences that differ most, each with another document.",
-        [part("cards", of.worst), part("notes", [alone])],
+        [part("cards", data.worst), part("notes", [alone])],
     )
 
 
-def along(of: Numbers) -> Section:
-    """Lengths of the documents along the dataset, and where each value of a trait lies: a strip a value."""
-    every = np.concatenate([found.ravel() for found in of.lengths.values()])
-    low, high = (max(1.0, float(limit(every))) for limit in (np.nanmin, np.nanmax))
-    panels, says = [], []
-    for name, found in of.lengths.items():
-        draw = partial(charts.lengths, name=name, quantiles=found, low=low, high=high)
+def along(data: Numbers) -> Section:
+    """Lengths of the documents along the dataset, and the places of each value of a trait: a strip a value."""
+    lengths = np.concatenate([quantiles.ravel() for quantiles in data.lengths.values()])
+    low, high = (max(1.0, float(limit(lengths))) for limit in (np.nanmin, np.nanmax))
+    panels, descriptions = [], []
+    for name, quantiles in data.lengths.items():
+        draw = partial(charts.lengths, name=name, quantiles=quantiles, low=low, high=high)
         panels.append(Panel(SERIES[name].name, draw, SERIES[name].colour))
-        least, most = (number(float(limit(found[:, 2]))) for limit in (np.nanmin, np.nanmax))
-        says.append(f"{ORDERS[name]}: the median at a position is from {least} to {most} tokens")
+        least, most = (number(float(limit(quantiles[:, 2]))) for limit in (np.nanmin, np.nanmax))
+        descriptions.append(f"{ORDERS[name]}: the median at a position is from {least} to {most} tokens")
     tables = [
         table(
             f"{trait.trait}: share of the tokens at each position, from the first token (left) to the last (right)",
@@ -487,9 +487,9 @@ def along(of: Numbers) -> Section:
             ],
             strips=True,
         )
-        for trait in of.categories
+        for trait in data.categories
     ]
-    moving = [trait.trait for trait in of.categories if trait.trait in of.settings.order.targets]
+    moving = [trait.trait for trait in data.categories if trait.trait in data.settings.order.targets]
     but = f", but for {listed(moving)}, whose mix is to move" if moving else ""
     lead = "How long the documents are at each position, counted by their tokens."
     if tables:
@@ -505,7 +505,7 @@ def along(of: Numbers) -> Section:
             chart(
                 "lengths",
                 panels,
-                f"Lengths of the documents along the dataset, before and after. {'; '.join(says)}.",
+                f"Lengths of the documents along the dataset, before and after. {'; '.join(descriptions)}.",
                 f"{ALONG}: length in tokens of the document that a token belongs to, logarithmic scale. Line: median; "
                 "dark: the middle half; light: from the 10th to the 90th percentile.",
                 across=2,
@@ -515,65 +515,66 @@ def along(of: Numbers) -> Section:
     )
 
 
-def clusters(of: Numbers) -> Section:
-    """Names and sizes of the clusters, where each lies, and the map of the documents if there is one."""
+def clusters(data: Numbers) -> Section:
+    """Names, sizes and places of the clusters, and the map of the documents if there is one."""
     rows = [
         {
             "cluster": part(
                 "named",
-                "#" + "".join(f"{round(255 * float(part)):02x}" for part in of.colours[at]),
+                "#" + "".join(f"{round(255 * float(channel)):02x}" for channel in data.colours[at]),
                 clip(name, NAME),
             ),
-            "documents": number(of.cluster_documents[at]),
-            **_strips(of.clusters, at),
+            "documents": number(data.cluster_documents[at]),
+            **_strips(data.clusters, at),
         }
-        for at, name in enumerate(of.clusters.names)
+        for at, name in enumerate(data.clusters.names)
     ]
     return Section(
         "clusters",
         "The clusters",
-        f"{of.manifest['k']:,} topics, found by k-means on the documents’ vectors, by falling tokens.",
+        f"{data.manifest['k']:,} topics, found by k-means on the documents’ vectors, by falling tokens.",
         [
             table("Clusters by their tokens, and where they lie", rows, strips=True),
-            *([_map(of)] if of.map else []),
+            *([_map(data)] if data.map else []),
         ],
     )
 
 
-def _map(of: Numbers) -> Markup:
-    assert of.map
-    xy, rows, names = of.map.xy[:POINTS], of.map.rows[:POINTS], of.clusters.names
+def _map(data: Numbers) -> Markup:
+    assert data.map
+    xy, rows, names = data.map.xy[:POINTS], data.map.rows[:POINTS], data.clusters.names
     counts = np.bincount(rows, minlength=len(names))
     largest = [clip(names[at], SHORT_NAME) for at in np.argsort(-counts, kind="stable")[:8] if counts[at]]
 
     def draw(figure: Any) -> None:
-        charts.documents_map(figure.add_axes((0, 0, 1, 1)), xy, rows, names, of.colours, outlined=False)
+        charts.documents_map(figure.add_axes((0, 0, 1, 1)), xy, rows, names, data.colours, outlined=False)
 
     return part(
         "map",
         svg("map", *MAP, draw),
         f"A map of {number(len(xy))} documents as points in the colours of their clusters; the largest are "
         f"{', '.join(largest)}.",
-        f"UMAP of {number(len(xy))} of {number(of.map.documents)} documents: similar ones are near each other; the "
+        f"UMAP of {number(len(xy))} of {number(data.map.documents)} documents: similar ones are near each other; the "
         "distances between groups mean little. Colours are those of the table.",
     )
 
 
-def _strips(of: TraitAlong, at: int) -> dict[str, Any]:
-    """Cells of a row that is a value: its share of all tokens, and its place in each order."""
-    cells: dict[str, Any] = {"of all tokens": f"{points(float(of.share[at]))} %"}
+def _strips(trait: TraitAlong, at: int) -> dict[str, Any]:
+    """Cells of a value's row: its share of all tokens, and its places in each order."""
+    cells: dict[str, Any] = {"of all tokens": f"{points(float(trait.share[at]))} %"}
     for order, colour in STRIPS.items():
-        shares = of.mixes[order][:, at]
+        shares = trait.mixes[order][:, at]
         low, high = percent(float(shares.min())), percent(float(shares.max()))
         slices = f"{np.count_nonzero(shares)} of {len(shares)} slices"
-        says = f"{ORDERS[order]}: from {low} to {high} of a slice, in {slices}"
-        cells[ORDERS[order].removeprefix("training ")] = part("strip", strip_uri(shares, colour), says)
+        description = f"{ORDERS[order]}: from {low} to {high} of a slice, in {slices}"
+        strip = part("strip", strip_uri(shares, colour), description)
+        cells[ORDERS[order].removeprefix("training ")] = strip
     return cells
 
 
 def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str:
-    """A PNG of one pixel a slice, (C,) shares in [0, 1], that lets light and dark through: as opaque as the cube root
-    of the share, so that small shares show. The style sheet stretches it."""
+    """A PNG of one pixel a slice, for shares in [0, 1], (C,): its opacity is the cube root of the share, so that small
+    shares show on light and dark. The style sheet stretches it."""
     import PIL.Image
 
     pixels = np.empty((1, len(shares), 4), np.uint8)
@@ -582,15 +583,15 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str
     return data_uri(png(PIL.Image.fromarray(pixels)))
 
 
-def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
-    """Strategies side by side on this corpus; rows: as `stages.evidence.strategy_comparison.row` makes them."""
-    ours = (of.settings.order.strategy, of.settings.sequence.strategy)
+def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
+    """Strategies side by side on this corpus. rows: of `stages.evidence.strategy_comparison.row`."""
+    ours = (data.settings.order.strategy, data.settings.sequence.strategy)
     shown = [
         {
             "documents": row["documents"],
             "sequences": row["sequences"],
             **{measure.label: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
-            "time": words.seconds(row["seconds, documents"] + row["seconds, sequences"]),
+            "time": duration(row["seconds, documents"] + row["seconds, sequences"]),
         }
         for row in rows
     ]
@@ -618,17 +619,17 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
 
 
 def trained(summary: Mapping[str, Any]) -> Section:
-    """What orders did to small models; summary: of `stages.evidence.training_evidence`."""
+    """Effects of orders on small models. summary: of `stages.evidence.training_evidence`."""
     orders, seams = summary["orders"], summary["epochs"] > 1
     rows = order_rows(summary)
-    said = [f"{row['order']} {row['less shuffled']}" for row in rows]
+    descriptions = [f"{row['order']} {row['less shuffled']}" for row in rows]
     panels = [
         Panel("training loss", partial(charts.training_losses, orders=orders, epochs=summary["epochs"]))
     ]
     if seams:
         panels += [
-            Panel(f"{title} around the seam", partial(charts.around_seam, orders=orders, what=what))
-            for title, what in (("loss", "around the seam"), ("gradient norm", "norms around the seam"))
+            Panel(f"{title} around the seam", partial(charts.around_seam, orders=orders, figure=figure))
+            for title, figure in (("loss", "around the seam"), ("gradient norm", "norms around the seam"))
         ]
     panels.append(Panel("stable rank less shuffled", partial(charts.stable_ranks, layers=summary["layers"])))
     parts = [
@@ -648,7 +649,7 @@ def trained(summary: Mapping[str, Any]) -> Section:
                     partial(charts.heldout_differences, rows=orders, sources=summary["sources"]),
                 )
             ],
-            f"Held-out loss less that of shuffled sequences: {'; '.join(said)}.",
+            f"Held-out loss less that of shuffled sequences: {'; '.join(descriptions)}.",
             "Bars: intervals of 95 % over seeds. “all”: the mean over sources.",
         ),
         table("Orders", rows),
@@ -668,8 +669,8 @@ def trained(summary: Mapping[str, Any]) -> Section:
     )
 
 
-def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numbers) -> Section:
-    """How many clusters; rows: the table of `stages.topics.k_calibration`, by rising k."""
+def calibration(rows: Sequence[Mapping[str, Any]], notes: Sequence[str], data: Numbers) -> Section:
+    """The choice of the number of clusters. rows: the table of `stages.topics.k_calibration`, by rising k."""
     chosen = next((f"{number(row['k'])} clusters" for row in rows if row["recommended"]), None)
     shown = [
         {
@@ -678,9 +679,9 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
             "± over the fits": fixed(row["spread"], 3),
             **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
             **{
-                f"{MEASURES[name].label}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
+                f"{MEASURES[name].label}{suffix}": MEASURES[name].show(row[f"{name}{suffix}"])
                 for name in ("distinct clusters a sequence", "worst share, batch anywhere")
-                for whose in ("", ", shuffled")
+                for suffix in ("", ", shuffled")
             },
         }
         for row in rows
@@ -702,7 +703,7 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
         "calibration",
         "How many clusters?",
         f"Calibration {f'recommends {chosen}' if chosen else 'finds no clear number of clusters'}; this output has "
-        f"{number(of.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so what a "
+        f"{number(data.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so what a "
         "sequence holds there is not what this output’s hold.",
         [
             drawing,
@@ -711,32 +712,32 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
                 shown,
                 [at for at, row in enumerate(rows) if row["recommended"]],
             ),
-            part("notes", said),
+            part("notes", notes),
         ],
     )
 
 
-def agreement(of: Numbers) -> Section:
-    """Two kinds of vectors: do both see the same topics?"""
-    assert of.agreement
-    found, (heatmap, maps) = of.agreement.report, of.agreement.pictures
-    first, second = found["spaces"]
-    matched = percent(found["matched_documents"])
+def agreement(data: Numbers) -> Section:
+    """Whether two kinds of vectors find the same topics."""
+    assert data.agreement
+    report, (heatmap, maps) = data.agreement.report, data.agreement.pictures
+    first, second = report["spaces"]
+    matched = percent(report["matched_documents"])
     figures = {
-        "Adjusted Rand index (ARI)": fixed(found["ari"], 3),
-        "Adjusted mutual information (AMI)": fixed(found["ami"], 3),
-        "Normalised mutual information (NMI)": fixed(found["nmi"], 3),
-        "Overlap of their structure": found["overlap"],
+        "Adjusted Rand index (ARI)": fixed(report["ari"], 3),
+        "Adjusted mutual information (AMI)": fixed(report["ami"], 3),
+        "Normalised mutual information (NMI)": fixed(report["nmi"], 3),
+        "Overlap of their structure": report["overlap"],
         "Documents in matched clusters": matched,
     }
-    if cosine := found["document_cosine"]:
+    if cosine := report["document_cosine"]:
         mean, low, high = (fixed(cosine[name], 3) for name in ("mean", "min", "max"))
         figures["Cosine of a document’s two vectors, mean and range"] = f"{mean}, {low} to {high}"
-    for what, by_kind in {
-        "Silhouette": found["silhouettes"],
-        "Bits a word that the clusters tell": found["word_bits"],
+    for title, by_kind in {
+        "Silhouette": report["silhouettes"],
+        "Bits a word that the clusters tell": report["word_bits"],
     }.items():
-        figures |= {f"{what}, {kind}": fixed(value, 3) for kind, value in by_kind.items()}
+        figures |= {f"{title}, {kind}": fixed(value, 3) for kind, value in by_kind.items()}
     pairs = [
         {
             f"{first} cluster": clip(row[first], NAME),
@@ -744,15 +745,15 @@ def agreement(of: Numbers) -> Section:
             "documents in both": number(row["documents"]),
             **{f"of the {kind} one": f"{points(row[f'of the {kind} one'])} %" for kind in (first, second)},
         }
-        for row in of.agreement.pairs[:PAIRS]
+        for row in data.agreement.pairs[:PAIRS]
     ]
     cards = [
         (
             f"{first}: {clip(row[first], NAME)} / {second}: {clip(row[second], NAME)}",
-            f"{words.count(row['documents'], 'document')}, such as:",
+            f"{count(row['documents'], 'document')}, such as:",
             [("", text) for text in row["examples"]],
         )
-        for row in of.agreement.disagreements[:DISAGREEMENTS]
+        for row in data.agreement.disagreements[:DISAGREEMENTS]
     ]
     pictures = [
         (
@@ -769,10 +770,10 @@ def agreement(of: Numbers) -> Section:
     parts = [
         table(
             "Agreement of the two clusterings",
-            [{"measure": what, "value": value} for what, value in figures.items()],
+            [{"measure": title, "value": value} for title, value in figures.items()],
         ),
         table("Clusters that match, those with most common documents first", pairs),
-        *(part("picture", data_uri(png), *about) for png, *about in pictures if png),
+        *(part("picture", data_uri(file), *sentences) for file, *sentences in pictures if file),
     ]
     if cards:
         parts.append(
@@ -781,17 +782,17 @@ def agreement(of: Numbers) -> Section:
     return Section(
         "agreement",
         f"Do {first} and {second} vectors agree?",
-        f"{found['conclusion']} Measured on {words.count(found['measured_documents'], 'document')} with "
-        f"{number(found['k'])} clusters in either space.",
+        f"{report['conclusion']} Measured on {count(report['measured_documents'], 'document')} with "
+        f"{number(report['k'])} clusters in either space.",
         parts,
     )
 
 
-def last_run(of: Numbers) -> Section:
-    """Time of each stage, what was new, and evidence that has not been made."""
+def last_run(data: Numbers) -> Section:
+    """Time and new documents of each stage, and missing evidence."""
 
-    def row(stage: Any, what: str, seconds: float, made: str = "") -> dict[str, Any]:
-        return {"stage": stage, "in the last run": what, "time": words.seconds(seconds), "made": made}
+    def row(stage: Any, computed: str, seconds: float, date: str = "") -> dict[str, Any]:
+        return {"stage": stage, "in the last run": computed, "time": duration(seconds), "made": date}
 
     rows = [
         row(
@@ -800,15 +801,17 @@ def last_run(of: Numbers) -> Section:
             else "all computed" if run.computed == run.documents
             else f"{number(run.computed)} of {number(run.documents)} computed",
             run.seconds,
-            run.made,
+            run.date,
         )
-        for run in of.runs
+        for run in data.runs
     ]  # fmt: skip
-    computed = sum(run.computed > 0 for run in of.runs)
+    computed = sum(run.computed > 0 for run in data.runs)
     total = row(
-        "all stages", f"{computed} computed, {len(rows) - computed} kept", sum(run.seconds for run in of.runs)
+        "all stages",
+        f"{computed} computed, {len(rows) - computed} kept",
+        sum(run.seconds for run in data.runs),
     )
-    new, kept, gone = (of.manifest["delta"][f"{name}_documents"] for name in ("new", "reused", "dropped"))
+    new, kept, gone = (data.manifest["delta"][f"{name}_documents"] for name in ("new", "reused", "dropped"))
     before = (
         f"Against the output before it, {number(new)} documents are new, {number(kept)} were there, "
         f"{number(gone)} are gone."
@@ -817,10 +820,10 @@ def last_run(of: Numbers) -> Section:
     )
     return Section(
         "run",
-        "The last run, and what is missing here" if of.missing else "The last run",
+        "The last run, and what is missing here" if data.missing else "The last run",
         f"What each stage did and the time that took, up to this page; what it kept was made earlier. {before}",
         [
             table("Last run", [*rows, total], [len(rows)]),
-            *([part("missing", of.missing)] if of.missing else []),
+            *([part("missing", data.missing)] if data.missing else []),
         ],
     )
