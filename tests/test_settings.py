@@ -184,7 +184,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: nothing has a share; give values"),
         (
             "[mixing]\nweights = 3",
-            "mixing.weights = 3: Input should be 'natural', 'sqrt', 'temperature' or 'unimax', or a table",
+            "mixing.weights = 3: Input should be less than or equal to 1",
         ),
         ("[selection]\nalpha = -1", "selection.alpha = -1: Input should be greater than or equal to 0"),
         (

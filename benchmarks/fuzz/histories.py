@@ -121,7 +121,7 @@ class History:
 
     def draw_settings(self) -> Sections:
         draw, traits = self.draw, ["cluster", "length", "source"]
-        weights: Any = draw.choice([None, "natural", "sqrt", "temperature", "unimax", "table", "table"])
+        weights: Any = draw.choice([None, "natural", "sqrt", 0.3, "unimax", "table", "table"])
         trait = draw.choice(["source", "source", "cluster", "length"])
         if weights == "table":
             names = {"source": list("abc"), "cluster": list("012"), "length": ["bin 0", "bin 1", "bin 2"]}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
+POWER = "(it is the number in mixing.weights: weights = 0.3)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",
@@ -33,6 +34,7 @@ RENAMED: dict[str, str] = {
     "animation.fps": "(30 a second)",
     "automation.interval_seconds": "advanced.interval_seconds",
     "automation.settle_seconds": "advanced.settle_seconds",
+    "mixing.exponent": POWER,
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",
     "selection.tolerance": "(1e-4)",

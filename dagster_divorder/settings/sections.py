@@ -340,13 +340,15 @@ class Mixing(_Section):
     """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
     like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
     weights: (
-        Literal["natural", "sqrt", "temperature", "unimax"] | dict[str, Annotated[float, Field(ge=0)]] | None
-    ) = Field(None, examples=["temperature"])
-    """Shares of the tokens. A table of them; natural: as in the corpus; temperature: in proportion to the corpus's
-    share to the power of `exponent`; sqrt: the same with 0.5; unimax: equal ones, but none more than `max_repeats`
-    times. A value with too few tokens is read again, one with too many only in part. Unset: every record once."""
-    exponent: float = Field(0.3, gt=0, le=1)
-    """Exponent of `temperature`: 1 is natural, and shares become equal as it falls."""
+        Annotated[float, Field(gt=0, le=1)]
+        | Literal["natural", "sqrt", "unimax"]
+        | dict[str, Annotated[float, Field(ge=0)]]
+        | None
+    ) = Field(None, examples=[0.3])
+    """Shares of the tokens. A table of them; natural: as in the corpus; a number from 0 to 1: in proportion to the
+    corpus's share to the power of it, more equal as it falls; sqrt: 0.5; unimax: equal ones, but none more than
+    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
+    once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)

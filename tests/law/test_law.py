@@ -79,7 +79,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.id_field": (None, "extra"),
     "heldout.share": (None, 0.2),
     "mixing.trait": ("source", "cluster"),
-    "mixing.weights": (None, "sqrt", "temperature", {"site 0": 0.5, "0": 0.1}),
+    "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
@@ -135,7 +135,6 @@ ALL_CHOICES = CHOICES | {
     "input.max_reject_share": (1.0, 0.99),
     "advanced.silhouette_documents": (0, 5),
     "k_calibration.values": ((2, 3), (2, 4, 6)),
-    "mixing.exponent": (0.3, 1.0),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (0, 50, 300),

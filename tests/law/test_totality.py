@@ -100,7 +100,7 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "mixing.trait": ["", "\0", "cluster", "length", "score", "nope", "const"],
     "mixing.weights": [
-        *("natural", "sqrt", "temperature", "unimax", "nope", ""),
+        *("natural", "sqrt", "unimax", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],

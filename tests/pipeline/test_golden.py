@@ -178,7 +178,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
     external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
     make(settings.model_copy(update={"embedding": external}), EXTERNAL)
-    mixing = settings.mixing.model_copy(update={"weights": "temperature", "total_tokens": 9_000})
+    mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})
     heldout = settings.heldout.model_copy(update={"share": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))

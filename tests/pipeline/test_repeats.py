@@ -309,7 +309,7 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
     [
         pytest.param({"mixing": {"weights": {"a": 0.2, "b": 0.8}}}, id="a part of one"),
         pytest.param({"mixing": {"weights": "sqrt"}}, id="sqrt"),
-        pytest.param({"mixing": {"weights": "temperature", "exponent": 0.1}}, id="temperature"),
+        pytest.param({"mixing": {"weights": 0.1}}, id="power"),
         pytest.param({"mixing": {"weights": "natural", "total_tokens": 1500}}, id="total"),
         pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
         pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),

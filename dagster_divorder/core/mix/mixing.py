@@ -5,7 +5,7 @@ Letters: N records, K values of the trait that is mixed (sources, say), T planne
 A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of what there is of it:
 
 - `natural`: s_k ~ size_k, the corpus as it is.
-- `temperature`: s_k ~ size_k ** exponent; `sqrt` is the exponent 0.5. Small values gain as it falls.
+- a number: s_k ~ size_k ** number, a temperature of 1 / number; `sqrt` is 0.5. Small values gain as it falls.
 - `unimax`: equal tokens for all, but for values that would take more than R epochs, which get R; what they leave is
   dealt equally to the others.
 - a table: the shares themselves. Values that are not named get nothing.
@@ -19,7 +19,7 @@ Guarantee: that part is within half of the shortest record left out of it of wha
 CLOSE of it, as with books that are much of a value, the longest records are decided first, such that the others can
 fill the rest; then the part is as near from below as whole records come, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
-Sources: temperature, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
+Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up: the same result; roll-over, On Shuffling Tokens (TokenShard).
 Known weakness: a value of a few long records cannot always follow its plan; `realised` says what it gets. Books that
 fill up a share are in whatever their topics are.
@@ -43,7 +43,8 @@ from dagster_divorder.errors import InputError
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-RULES = ("natural", "sqrt", "temperature", "unimax")
+POWERS = {"natural": 1.0, "sqrt": 0.5, "unimax": 0.0}
+"""Rules by the power of the sizes that the weights are."""
 
 SUM_TOLERANCE = 1e-6
 """A table's shares that sum to 1 within this are taken as they are, and a share this part above its limit is cut."""
@@ -90,18 +91,17 @@ class Realised:
 
 
 def plan_mix(
-    weights: str | Mapping[str, float],
+    weights: str | float | Mapping[str, float],
     sizes: Mapping[str, int],
     *,
-    exponent: float = 0.5,
     total_tokens: int | None = None,
     max_repeats: float | None = None,
 ) -> MixPlan:
     """The tokens that the stream is to have of each value.
 
-    weights: one of RULES, or the share of each value that is to be in, >= 0; divided by their sum if that is not 1.
-    sizes: value -> tokens of what may be trained on. exponent: >= 0, of `temperature`. total_tokens: of the stream; by
-    default those of the values that are in. max_repeats: epochs of one value at most; by default as many as it takes.
+    weights: one of POWERS, or a power >= 0, or the share of each value that is to be in, >= 0; divided by their sum if
+    that is not 1. sizes: value -> tokens of what may be trained on. total_tokens: of the stream; by default those of
+    the values that are in. max_repeats: epochs of one value at most; by default as many as it takes.
 
     Raises:
         InputError: an argument cannot be used, or the mix not be reached within max_repeats.
@@ -115,7 +115,7 @@ def plan_mix(
         raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
     if total_tokens is not None and total_tokens < 1:
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
-    weight = _weights(weights, names, available, exponent, max_repeats)
+    weight = _weights(weights, names, available, max_repeats)
     normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
     weight /= weight.max()  # the largest numbers have no sum
     used = weight > 0
@@ -267,24 +267,23 @@ def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDA
 
 
 def _weights(
-    weights: str | Mapping[str, float],
+    weights: str | float | Mapping[str, float],
     names: tuple[str, ...],
     sizes: Ints,
-    exponent: float,
     max_repeats: float | None,
 ) -> Floats:
     """In what proportion the values share the tokens, float64 (K,); 0 for those that are out."""
-    if isinstance(weights, str):
-        if weights not in RULES:
-            raise InputError(f"mixing.weights is {weights!r}; expected one of {', '.join(RULES)}, or a table")
+    if not isinstance(weights, Mapping):
+        power = POWERS.get(weights, math.nan) if isinstance(weights, str) else weights
+        if not (math.isfinite(power) and power >= 0):
+            raise InputError(
+                f"mixing.weights is {weights!r}; expected one of {', '.join(POWERS)}, a number of 0 or more, or a table"
+            )
         if weights == "unimax" and max_repeats is None:
             raise InputError(
                 "mixing.weights is 'unimax', and mixing.max_repeats is not set; expected the epochs of one value at "
                 "most: set it, 4 for example"
             )
-        if weights == "temperature" and not (math.isfinite(exponent) and exponent >= 0):
-            raise InputError(f"mixing.exponent is {exponent}; expected 0 or more")
-        power = {"natural": 1.0, "sqrt": 0.5, "temperature": exponent, "unimax": 0.0}[weights]
         return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
     for name, share in weights.items():
         if name not in names:

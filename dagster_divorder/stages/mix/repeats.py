@@ -127,9 +127,8 @@ def _plan_repeats(run: Run) -> Made:
         wanted = [name for name in names if mixing.weights.get(name)]
         refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
     plan = plan_mix(
-        mixing.weights or "natural",
+        "natural" if mixing.weights is None else mixing.weights,
         dict(zip(names, sizes.tolist(), strict=True)),
-        exponent=mixing.exponent,
         total_tokens=mixing.total_tokens,
         max_repeats=mixing.max_repeats,
     )
@@ -252,11 +251,12 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    mixing = settings.mixing
+    mixing = settings.mixing.model_dump(mode="json")
+    power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
-        "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
+        "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
         "trait": settings.mixed_trait,
-        "exponent": mixing.exponent if mixing.weights == "temperature" else None,
+        "exponent": power,
         "heldout": settings.heldout.model_dump(mode="json"),
         # An even part of the values of all traits.
         "traits": sorted(settings.order.traits),
