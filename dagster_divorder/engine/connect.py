@@ -10,14 +10,14 @@ from dagster_divorder.settings.sections import Engine as EngineSettings
 
 
 def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
-    """The engine of `engine.kind`, ready for calls; who opens it closes it. `unseen`, picklable, says what a machine
+    """The engine at `engine.address`, ready for calls; who opens it closes it. `unseen`, picklable, says what a machine
     that it runs on lacks, "" where nothing.
 
     Raises:
         SettingsError: the engine is not there, or cannot be used.
     """
-    if settings.kind == "ray":
-        from dagster_divorder.engine.ray import RayEngine
+    if settings.address == "local":
+        return LocalEngine(count_workers(settings.workers))
+    from dagster_divorder.engine.ray import RayEngine
 
-        return RayEngine(settings.address, settings.workers, unseen)
-    return LocalEngine(count_workers(settings.workers))
+    return RayEngine(None if settings.address == "ray" else settings.address, settings.workers, unseen)

@@ -25,6 +25,7 @@ RENAMED: dict[str, str] = {
     "gradients.stored": "advanced.stored",
     "deep.device": "engine.device",
     "evidence.device": "engine.device",
+    "engine.kind": "engine.address",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",

@@ -744,26 +744,21 @@ Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterVal
 class Engine(_Section):
     """Where the work is done (docs/cluster.md)."""
 
-    kind: Literal["local", "ray"] = "local"
-    """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
-    address: str | None = Field(None, examples=["10.0.0.1:6379"], min_length=1)
-    """Address of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine,
-    else one that is started for the run."""
+    address: str = "local"
+    """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
+    store; ray: of the one that RAY_ADDRESS names, else that runs on this machine, else that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes at once, 0: one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some 400 MB
+    """Processes at once, 0: one a core (of the Ray cluster); faster as it rises up to the cores, at some 400 MB
     each."""
-
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where models run and are trained: cpu, cuda or mps; auto takes a GPU where there is one."""
 
-    @model_validator(mode="after")
-    def _an_address_is_rays(self) -> Self:
-        if self.address is not None and self.kind != "ray":
-            raise ValueError(
-                f'address is {self.address!r}, and kind is {self.kind!r}; set engine.kind = "ray", or leave out '
-                "engine.address"
-            )
-        return self
+    @field_validator("address")
+    @classmethod
+    def _a_machine(cls, address: str) -> str:
+        if address not in ("local", "ray") and ":" not in address:
+            raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
+        return address
 
 
 class Advanced(_Section):

@@ -211,7 +211,12 @@ def test_the_corpus_as_it_is_has_each_record_once(drawn):
     assert found.shares == pytest.approx(plan.shares)
 
 
-@given(drawn=records, rule=st.sampled_from(["natural", "sqrt", 0.3]), total=st.integers(1, 200_000), seed=st.integers(0, 3))
+@given(
+    drawn=records,
+    rule=st.sampled_from(["natural", "sqrt", 0.3]),
+    total=st.integers(1, 200_000),
+    seed=st.integers(0, 3),
+)
 @settings(max_examples=examples(80))
 def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed):
     tokens, codes, order, sizes = corpus(drawn, seed)
@@ -318,7 +323,12 @@ def test_a_source_with_a_book_that_is_much_of_it_has_its_share():
         assert realised(plan, tokens, codes, times).shares == pytest.approx(plan.shares, abs=1e-3)
 
 
-@given(drawn=records, rule=st.sampled_from(["natural", "sqrt", 0.3]), total=st.integers(1, 20_000), seed=st.integers(0, 9))
+@given(
+    drawn=records,
+    rule=st.sampled_from(["natural", "sqrt", 0.3]),
+    total=st.integers(1, 20_000),
+    seed=st.integers(0, 9),
+)
 @settings(max_examples=examples(80))
 def test_what_is_consumed_stands_as_often_and_counts_first(drawn, rule, total, seed):
     tokens, codes, order, sizes = corpus(drawn, seed)

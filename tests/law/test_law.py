@@ -165,7 +165,7 @@ NOT_DRAWN = {
     # Of vectors that no output needs but by selection.vectors.
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("engine.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+    *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
 }
 
 

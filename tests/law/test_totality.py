@@ -123,8 +123,7 @@ BY_HAND: dict[str, list[Any]] = {
     "deep.model": ["", "bootstrap", "/dev/null", "no/where", "no/where@main", "no/where@../..", "a@"],
     "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
-    "engine.kind": ["local", "nope"],  # Ray has tests of its own
-    "engine.address": ["", "nope", "127.0.0.1:1"],
+    "engine.address": ["", "local", "nope", "127.0.0.1:1"],  # Ray has tests of its own
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
     "store.cache": ["", ".", "store/cache", "other_cache"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
@@ -265,10 +264,8 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # Workers of this machine have no address, nothing is mixed
-    # or chosen, and the input is one alone.
+    # Nothing is mixed or chosen, and the input is one alone.
     alone = (
-        ".address",
         "input.source",
         ".total_tokens",
         ".max_repeats",

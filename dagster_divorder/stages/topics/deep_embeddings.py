@@ -94,7 +94,7 @@ def _embed_of(run: Run) -> Embed:
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     """Fields of an `Embed` that a model and the run come to."""
-    local = run.settings.engine.kind == "local"
+    local = run.settings.engine.address == "local"
     return {
         "store": run.store,
         "model": model.place,
@@ -108,7 +108,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
 
 def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     """What a function of `engine.device` says on a machine that will compute."""
-    local, device = run.settings.engine.kind == "local", run.settings.engine.device
+    local, device = run.settings.engine.address == "local", run.settings.engine.device
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
     (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
     return found
