@@ -229,8 +229,7 @@ def own_embeddings(case: Case) -> None:
     clusters = case.run(*case.recipe).documents["cluster"].to_numpy().reshape(4, -1)
     assert len(set(clusters[:, 0].tolist())) == 4
     assert (clusters == clusters[:, :1]).all()
-    spaces = {"ari_comparison": {"spaces": ["shallow", "external"]}}
-    case.write(*case.recipe, spaces, {"advanced": {"film_frames": 2}})
+    case.write(*case.recipe, {"advanced": {"film_frames": 2}})
     case.divorder("report", "--all")
     assert "external" in (case.folder / "divorder/curated/ordering_report.html").read_text()
 

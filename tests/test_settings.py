@@ -128,14 +128,6 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
             ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
-        (
-            {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
-            ["ari_comparison.spaces is ['shallow', 'external']", "embedding.path is unset"],
-        ),
-        (
-            {"DIVORDER_ARI_COMPARISON__SPACES": '["deep", "deep"]'},
-            ["ari_comparison.spaces", "two kinds of vectors"],
-        ),
         ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
@@ -231,6 +223,19 @@ def test_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
 
 def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
     assert get_args(Format) == tuple(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "compared"),
+    [
+        ({"kind": "deep"}, ("shallow", "deep")),
+        ({"kind": "deep", "path": "own.npy"}, ("deep", "external")),
+        ({"kind": "external", "path": "own.npy"}, ("shallow", "external")),
+        ({"kind": "auto", "path": "own.npy"}, ("shallow", "external")),
+    ],
+)
+def test_vectors_of_your_own_are_compared_where_there_are_some(embedding: dict, compared: tuple) -> None:
+    assert Settings(embedding=embedding).embedding.compared == compared
 
 
 def test_settings_are_frozen() -> None:

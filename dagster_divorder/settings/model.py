@@ -23,7 +23,6 @@ from dagster_divorder.settings.sections import (
     KINDS,
     RULES,
     Advanced,
-    AriComparison,
     Clusters,
     Comparison,
     Deep,
@@ -77,7 +76,6 @@ class Settings(BaseModel):
     """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
     rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
-    ari_comparison: AriComparison = AriComparison()
     k_calibration: KCalibration = KCalibration()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
@@ -93,15 +91,6 @@ class Settings(BaseModel):
     @field_serializer("input", mode="wrap")
     def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
         return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
-
-    @model_validator(mode="after")
-    def _compared_vectors_are_there(self) -> Self:
-        if "external" in self.ari_comparison.spaces and self.embedding.path is None:
-            raise ValueError(
-                f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
-                "the .npy or Parquet file that holds the vectors"
-            )
-        return self
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
+COMPARED = "(shallow vectors are compared with those of embedding.path, or with deep ones)"
 POWER = "(it is the number in mixing.weights: weights = 0.3)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
@@ -36,6 +37,7 @@ RENAMED: dict[str, str] = {
     "automation.interval_seconds": "advanced.interval_seconds",
     "automation.settle_seconds": "advanced.settle_seconds",
     "mixing.exponent": POWER,
+    "ari_comparison.spaces": COMPARED,
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",
     "selection.tolerance": "(1e-4)",

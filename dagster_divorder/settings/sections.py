@@ -222,14 +222,15 @@ class Embedding(_Section):
 
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`; auto: the second of ari_comparison.spaces if ari_comparison finds that it sees other
-    structure and tells as much of the texts, else the first."""
+    your own, from `path`; auto: deep ones, or those of `path`, if ari_comparison finds that they show other structure
+    than shallow ones and tell as much of the texts, else shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better by measurement)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
-    and a vector)."""
+    and a vector). If it is set, ari_comparison compares them: with deep vectors where kind = "deep", else with shallow
+    ones."""
     nan_as_zero: bool = False
     """A row of external vectors that holds NaN counts as a zero vector, a document without direction; false: it is an
     error."""
@@ -242,6 +243,13 @@ class Embedding(_Section):
         if self.kind == "external" and self.path is None:
             raise ValueError('kind = "external" needs path, the .npy or Parquet file that holds the vectors')
         return self
+
+    @property
+    def compared(self) -> tuple[str, str]:
+        """The kinds of vectors that ari_comparison compares; `auto` uses one of them."""
+        if self.path is None:
+            return "shallow", "deep"
+        return "deep" if self.kind == "deep" else "shallow", "external"
 
 
 class Deep(_Section):
@@ -316,21 +324,6 @@ class KCalibration(_Section):
         ):
             raise ValueError("expected rising numbers from 2 to 10,000")
         return values
-
-
-class AriComparison(_Section):
-    """ari_comparison: whether two kinds of vectors see the same topics."""
-
-    spaces: tuple[Kind, Kind] = ("shallow", "deep")
-    """Two kinds of vectors (shallow, deep, external): does the second hold other structure than the first, and is it
-    worth using?"""
-
-    @field_validator("spaces")
-    @classmethod
-    def _two_kinds(cls, spaces: tuple[str, str]) -> tuple[str, str]:
-        if spaces[0] == spaces[1]:
-            raise ValueError('expected two kinds of vectors, such as ["shallow", "external"]')
-        return spaces
 
 
 class Mixing(_Section):

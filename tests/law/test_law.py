@@ -112,7 +112,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
     "advanced.film_frames": (600, 2),
-    "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
     "advanced.interval_seconds": (4, 1),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),

@@ -76,14 +76,6 @@ BY_HAND: dict[str, list[Any]] = {
         *({"block_strategy": name} for name in ("f3", "block_shuffle", "nope", "")),
         [],
     ],
-    "ari_comparison.spaces": [
-        ["deep", "shallow"],
-        ["shallow", "external"],
-        ["deep", "deep"],
-        ["shallow"],
-        ["shallow", "none"],
-        [],
-    ],
     "order.traits": [
         {},
         *({"cluster": weight} for weight in REAL),

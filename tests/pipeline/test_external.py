@@ -115,9 +115,7 @@ def test_vectors_of_your_own_may_be_compared_without_being_clustered(
 ) -> None:
     monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
     corpus.write(TEXTS)
-    settings = corpus.settings(
-        embedding={"kind": "shallow"}, ari_comparison={"spaces": ("shallow", "external")}
-    )
+    settings = corpus.settings(embedding={"kind": "shallow"})
     assert "external_embeddings" not in GRAPH.needed(settings)
     made = run_all(settings, Silent(), GRAPH.needed(settings, "ari_comparison"))
     assert made["ari_comparison"].figures["spaces"] == ["shallow", "external"]

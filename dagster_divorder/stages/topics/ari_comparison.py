@@ -1,6 +1,7 @@
 """ari_comparison: whether one space holds other structure than another, and whether that is worth using.
 
-The spaces are `ari_comparison.spaces`, by default the shallow and the deep one; the second is held against the first.
+The spaces are `Embedding.compared`: the shallow and the deep one, or, with `embedding.path`, the external one beside
+one of them; the second is held against the first.
 
 Both spaces are clustered anew at the same number of clusters, as `clusters` would. What comes of it (figures, tables,
 pictures, and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys
@@ -130,8 +131,8 @@ class _Clustered:
 
 def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     settings, view = run.settings, run.view
-    spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
-    kinds = settings.ari_comparison.spaces
+    kinds = settings.embedding.compared
+    spaces = [load_space(run, kind) for kind in kinds]
     k = _count(settings)
     rows = fit_rows(run, "ari_comparison")
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
@@ -337,7 +338,7 @@ def _count(settings: Settings) -> int:
 
 def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:
     return {
-        "spaces": settings.ari_comparison.spaces,
+        "spaces": settings.embedding.compared,
         "sample": settings.advanced.silhouette_documents,
         "k": _count(settings),
         "algorithm": settings.clusters.algorithm,
@@ -374,16 +375,16 @@ ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
-    description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
+    description="Whether deep vectors (or those of `embedding.path`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
     '`embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (
-        *("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
+        *("raw_docs", *space_reads(settings, *settings.embedding.compared)),
         *fit_reads(settings, "ari_comparison"),
     ),
     settings=_ari_comparison_settings,
     inputs=lambda run: {
-        **{kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},
+        **{kind: space_key(run, kind) for kind in run.settings.embedding.compared},
         **fit_inputs(run, "ari_comparison"),
     },
     quotes=(PAIRS, DISAGREE, HEATMAP, MAPS),
