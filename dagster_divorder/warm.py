@@ -39,7 +39,6 @@ def warm() -> None:
                 "output": {"path": at / "output", "plot": False},
                 "advanced": {"vocab_size": 512, "token_dims": 8},
                 "clusters": {"k": 4},
-                "k_calibration": {"values": [2, 3]},
                 "heldout": {"share": 0.1},
                 "exports": {"formats": ["parquet"], "path": at / "exports"},
                 "order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}},

@@ -35,7 +35,6 @@ from dagster_divorder.settings.sections import (
     Heldout,
     Input,
     Inputs,
-    KCalibration,
     Mixing,
     Model,
     Order,
@@ -76,7 +75,6 @@ class Settings(BaseModel):
     """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
     rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
-    k_calibration: KCalibration = KCalibration()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)

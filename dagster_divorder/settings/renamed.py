@@ -27,6 +27,7 @@ RENAMED: dict[str, str] = {
     "deep.device": "engine.device",
     "evidence.device": "engine.device",
     "engine.kind": "engine.address",
+    "k_calibration.values": "clusters.k",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",

@@ -26,6 +26,9 @@ from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
+TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
+"""Numbers of clusters that k_calibration tries."""
+
 MAX_RECORD_BYTES = 64 << 20
 
 MAX_COUNT = 1 << 53
@@ -290,9 +293,10 @@ class Gradients(_Section):
 class Clusters(_Section):
     """The topics."""
 
-    k: int | Literal["auto"] = Field(30)
+    k: int | tuple[int, ...] | Literal["auto"] = 30
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
-    recommends, or 30 where no number is clear (the nearest to it of those tried)."""
+    recommends, or 30 where no number is clear (the nearest to it of those tried). A list: of these numbers, up to
+    10,000 each; the closer they are, the less clear it is which is best."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
     """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
     (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
@@ -302,28 +306,23 @@ class Clusters(_Section):
 
     @field_validator("k")
     @classmethod
-    def _some_clusters(cls, k: int | str) -> int | str:
+    def _some_clusters(cls, k: int | tuple[int, ...] | str) -> int | tuple[int, ...] | str:
         if isinstance(k, int) and not 1 <= k <= MAX_CLUSTERS:
-            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, or "auto"')
+            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, several, or "auto"')
+        rising = isinstance(k, tuple) and all(a < b for a, b in pairwise((1, *k, 10_001)))
+        if isinstance(k, tuple) and not (k and rising):
+            raise ValueError("expected rising numbers from 2 to 10,000")
         return k
 
+    @property
+    def number(self) -> int | None:
+        """Number of clusters; None where k_calibration says it."""
+        return self.k if isinstance(self.k, int) else None
 
-class KCalibration(_Section):
-    """k_calibration: how many clusters."""
-
-    values: tuple[int, ...] = (5, 10, 15, 20, 30, 50, 75, 100)
-    """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear it is which is best."""
-
-    @field_validator("values")
-    @classmethod
-    def _rising(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        if (
-            not values
-            or any(b <= a for a, b in pairwise(values))
-            or not 2 <= values[0] <= values[-1] <= 10_000
-        ):
-            raise ValueError("expected rising numbers from 2 to 10,000")
-        return values
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Numbers of clusters that k_calibration tries."""
+        return self.k if isinstance(self.k, tuple) else TRIED
 
 
 class Mixing(_Section):

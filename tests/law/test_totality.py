@@ -103,7 +103,7 @@ BY_HAND: dict[str, list[Any]] = {
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
-    "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
+    "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
@@ -207,8 +207,6 @@ decoder_tokens = 2000
 film_frames = 2
 [deep]
 dtype = "float32"
-[k_calibration]
-values = [2, 3]
 [clusters]
 k = 4
 [order]
@@ -284,7 +282,6 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
 MOST: dict[str, Any] = {
     "seed": 2**63 - 1,
     "advanced.silhouette_documents": 2**53,
-    "k_calibration.values": [2, 59, 60, 61, 10_000],
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": sorted(STRATEGIES),
@@ -294,7 +291,6 @@ MOST: dict[str, Any] = {
 }
 LEAST: dict[str, Any] = {
     "advanced.silhouette_documents": 1,
-    "k_calibration.values": [2],
     "advanced.map_documents": 1,
     "clusters.k": 1,
     "comparison.documents": ["original"],

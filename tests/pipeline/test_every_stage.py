@@ -39,8 +39,7 @@ SMALL: dict[str, Any] = {
 CASES: dict[str, dict[str, Any]] = {
     "all": {
         "embedding": {"kind": "auto", "pca": 4},
-        "clusters": {"k": "auto"},
-        "k_calibration": {"values": (2, 4)},
+        "clusters": {"k": (2, 4)},
         "heldout": {"share": 0.1},
         "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
         "order": {

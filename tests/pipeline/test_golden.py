@@ -39,7 +39,6 @@ from tests.models.test_quality import save_classifier
 EVIDENCE = (
     "deep_embeddings",
     "ari_comparison",
-    "k_calibration",
     "cluster_map",
     "strategy_comparison",
     "near_duplicates",
@@ -160,7 +159,6 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         output={"path": folder / "curated", "plot": False},
         advanced={"vocab_size": 512, "token_dims": 8, "decoder_tokens": 8_000},
         deep={"dtype": "float32"},
-        k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
         embedding={"pca": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0}, "length_bins": 5},
@@ -176,6 +174,8 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
     evidence = [stage for name in EVIDENCE for stage in GRAPH.step(settings, name)]
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
+    tried = settings.model_copy(update={"clusters": settings.clusters.model_copy(update={"k": (2, 4, 8)})})
+    make(tried, GRAPH.step(tried, "k_calibration"))
     external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
     make(settings.model_copy(update={"embedding": external}), EXTERNAL)
     mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})

@@ -420,7 +420,6 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
-        k_calibration={"values": (2, 4)},
         comparison={"documents": ("original", "balanced"), "sequences": ("original",)},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )

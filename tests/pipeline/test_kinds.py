@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "deep", "pca": {"deep": 3}},
         "advanced": {"stored": "float16"},
     },
-    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": "auto"}},
+    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": (2, 4)}},
     "external": {"embedding": {"kind": "external", "pca": 2}},
 }
 
@@ -56,7 +56,6 @@ def test_every_kind_of_vectors(
             "deep": {"model": str(checkpoint), **sections.get("deep", {})},
         },
         refit={"clusters": "never"},
-        k_calibration={"values": [2, 4]},
         packing={"method": "related"},
         output={"sidecars": True},
     )

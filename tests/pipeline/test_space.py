@@ -142,7 +142,7 @@ def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> N
 def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    auto = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
+    auto = make_settings(clusters={"k": [2, 4]})
     stages = GRAPH.needed(auto, "clusters")
     first = run_all(auto, Silent(), stages)
     recommended = first["k_calibration"].figures["recommended"]

@@ -333,7 +333,7 @@ def _maps(
 
 def _count(settings: Settings) -> int:
     """Clusters of either space; "auto" asks for the space first."""
-    return USUAL if settings.clusters.k == "auto" else settings.clusters.k
+    return settings.clusters.number or USUAL
 
 
 def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
 
-Each of `k_calibration.values` is fitted FITS times: first as `clusters` would (same sample, seed and
+Each number of clusters is fitted FITS times: first as `clusters` would (same sample, seed and
 algorithm, so it is the clustering that comes out), then from other seeds and, where there are enough, other documents.
 Every document is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over
 clusters and lengths, beside a shuffle. Silhouettes and sizes are those of documents, so that copies do not count as
@@ -116,7 +116,7 @@ def _calibrate(
     run: Run, view: View, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Table and facts; `seconds` is told what each part took."""
-    tried = run.settings.k_calibration.values
+    tried = run.settings.clusters.tried
     with _timed(seconds, "reading vectors"):
         vectors = _load(run, view, space)
     documents = len(vectors.rows)
@@ -277,7 +277,7 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
 
 def _k_calibration_settings(settings: Settings) -> dict[str, Any]:
     return {
-        "values": settings.k_calibration.values,
+        "values": settings.clusters.tried,
         "fits": FITS,
         "sample": settings.advanced.silhouette_documents,
         "clusters": asdict(fit_settings(settings)),
