@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
+LOOKS = "(a third of advanced.settle_seconds, 4 at least)"
 COMPARED = "(shallow vectors are compared with those of embedding.path, or with deep ones)"
 POWER = "(it is the number in mixing.weights: weights = 0.3)"
 FIFTH = "(a fifth of the documents has to change)"
@@ -35,7 +36,8 @@ RENAMED: dict[str, str] = {
     "cluster_map.sample": "advanced.map_documents",
     "animation.frames": "advanced.film_frames",
     "animation.fps": "(30 a second)",
-    "automation.interval_seconds": "advanced.interval_seconds",
+    "automation.interval_seconds": LOOKS,
+    "advanced.interval_seconds": LOOKS,
     "automation.settle_seconds": "advanced.settle_seconds",
     "mixing.exponent": POWER,
     "ari_comparison.spaces": COMPARED,

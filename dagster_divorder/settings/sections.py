@@ -771,9 +771,6 @@ class Advanced(_Section):
     """Documents on the cluster map at most, drawn at random; a fuller map at more time as it rises."""
     film_frames: int = Field(600, ge=2, le=10_000)
     """Pictures of each film; smoother, and longer to draw, as it rises."""
-    interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
-    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises. Dagster's daemon
-    turns every five seconds, and a sensor of five is passed over where a turn comes a moment early."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """A changed input file has to be still for this long before Dagster's sensor starts a run; fewer runs on
-    half-written files as it rises."""
+    """A changed input file has to be still for this long before Dagster's sensor, which looks every third of it
+    and every 4 seconds at most, starts a run; fewer looks, and fewer runs on half-written files, as it rises."""

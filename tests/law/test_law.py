@@ -112,7 +112,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
     "advanced.film_frames": (600, 2),
-    "advanced.interval_seconds": (4, 1),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),
     "clusters.k": (3, 2, 5, "auto", (2, 4, 6)),
