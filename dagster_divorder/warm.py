@@ -36,7 +36,7 @@ def warm() -> None:
             {
                 "input": {"paths": [str(at / "docs.jsonl")], "source_field": "source"},
                 "store": {"path": at / "store"},
-                "output": {"path": at / "output", "plot": False},
+                "output": {"path": at / "output", "sidecars": ()},
                 "advanced": {"vocab_size": 512, "token_dims": 8},
                 "clusters": {"k": 4},
                 "heldout": {"share": 0.1},

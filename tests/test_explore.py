@@ -40,8 +40,6 @@ film_frames = 4
 dtype = "float32"
 [clusters]
 k = 4
-[k_calibration]
-values = [2, 4]
 [order]
 length_bins = 5
 [sequence]
@@ -51,7 +49,7 @@ batch = 4
 path = "a store"
 [output]
 path = "curated"
-plot = false
+sidecars = []
 """
 
 Ask = Callable[..., dict[str, Any]]

@@ -36,7 +36,7 @@ SMALL = {
     "clusters": {"k": 4},
     "order": {"length_bins": 5},
     "sequence": {"length": 64, "batch": 4},
-    "output": {"plot": False},
+    "output": {"sidecars": ()},
     "engine": {"workers": 1},
 }
 FROZEN = 8 * 64 * 4

@@ -264,7 +264,7 @@ CHANGES = [
     ("sequence_order", {"sequence": {"epochs": 2}}),
     ("diversity_metrics", {"sequence": {"length": 77}}),
     ("strategy_comparison", {"comparison": {"documents": ("random",)}}),
-    ("curated_output", {"output": {"sidecars": True}}),
+    ("curated_output", {"output": {"sidecars": ("plot", "arrays")}}),
 ]
 
 

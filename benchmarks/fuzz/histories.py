@@ -198,7 +198,7 @@ class History:
         base: Sections = {
             "input": {"paths": [str(self.folder / "in.jsonl")]},
             "store": {"path": self.folder / f"{place}store"},
-            "output": {"path": self.folder / f"{place}out", "plot": False},
+            "output": {"path": self.folder / f"{place}out", "sidecars": ()},
             "advanced": {"vocab_size": 512, "token_dims": 8},
             "clusters": {"k": 3},
             "engine": {"workers": 1},

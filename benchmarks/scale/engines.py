@@ -43,7 +43,7 @@ def run(folder: Path, address: str, worker_bytes: int) -> None:
         {
             "input": {"paths": (str(folder / "docs.jsonl"),)},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "output", "plot": False},
+            "output": {"path": folder / "output", "sidecars": ()},
             "engine": {"address": address, "workers": WORKERS},
         }
     )

@@ -29,6 +29,7 @@ RENAMED: dict[str, str] = {
     "evidence.device": "engine.device",
     "engine.kind": "engine.address",
     "k_calibration.values": "clusters.k",
+    "output.plot": "output.sidecars",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",

@@ -197,11 +197,9 @@ class Output(_Section):
     """auto writes the input's own kind, byte for byte; jsonl or parquet writes that."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
-    sidecars: bool = False
-    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order; and umap2d.npy where
-    there is a cluster_map."""
-    plot: bool = True
-    """Also draw ordering_comparison.png."""
+    sidecars: tuple[Literal["plot", "arrays"], ...] = ("plot",)
+    """What is written beside it. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one row
+    per accepted record in input order, and umap2d.npy where there is a cluster_map."""
 
 
 class Model(_Section):

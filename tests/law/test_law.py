@@ -142,7 +142,7 @@ ALL_CHOICES = CHOICES | {
         {"length": {"progress": (0.0, 0.5, 1.0), "0": (0.1, 0.5, 0.1), "1": (0.3, 0.1, 0.3)}},
     ),
     "output.format": ("auto", "jsonl"),
-    "output.plot": (False, True),
+    "output.sidecars": ((), ("plot",), ("arrays",)),
     "output.shard_bytes": (2 << 30, 700),
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
@@ -360,7 +360,7 @@ class Law(RuleBasedStateMachine):
         base: dict[str, Any] = {
             "input": {"paths": [str(self.folder / "in")], "max_reject_share": 1.0},
             "store": {"path": self.store.root},
-            "output": {"path": self.folder / "out", "plot": False},
+            "output": {"path": self.folder / "out", "sidecars": ()},
             "exports": {"path": self.folder / "exports"},
             "advanced": {"vocab_size": 512, "token_dims": 8},
             "embedding": {"path": self.folder / "vectors.npy"},

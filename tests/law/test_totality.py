@@ -118,6 +118,7 @@ BY_HAND: dict[str, list[Any]] = {
     "engine.address": ["", "local", "nope", "127.0.0.1:1"],  # Ray has tests of its own
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
     "store.cache": ["", ".", "store/cache", "other_cache"],
+    "output.sidecars": [[], ["plot"], ["plot", "arrays"], ["nope"], "plot"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
@@ -199,7 +200,7 @@ paths = ["docs.jsonl"]
 path = "store"
 [output]
 path = "out"
-plot = false
+sidecars = []
 [advanced]
 vocab_size = 512
 token_dims = 8

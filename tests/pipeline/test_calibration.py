@@ -43,7 +43,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     base: dict[str, Any] = {
         "input": {"paths": [str(folder / "docs.jsonl")]},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": VALUES},
         "sequence": {"length": 128, "batch": 4},

@@ -94,7 +94,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     vectors[7] = 0
     vectors[60] += 1
     np.save(corpus.path, vectors.astype(np.float64) * 1e200)
-    made = corpus.run(output={"sidecars": True})
+    made = corpus.run(output={"sidecars": ("arrays",)})
     report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
     assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)

@@ -66,7 +66,7 @@ def settings_in(folder: Path, **sections: Any) -> Settings:
         | {
             "input": {"paths": [str(folder / "docs.jsonl")]},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "plot": False},
+            "output": {"path": folder / "curated", "sidecars": ()},
         }
         | {
             name: {**SMALL.get(name, {}), **section} if isinstance(section, dict) else section

@@ -156,7 +156,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         # Field of ids, on which no other result depends.
         input={"paths": [str(corpus)], "id_field": "source"},
         store={"path": folder / "store"},
-        output={"path": folder / "curated", "plot": False},
+        output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 8, "decoder_tokens": 8_000},
         deep={"dtype": "float32"},
         clusters={"k": 4},

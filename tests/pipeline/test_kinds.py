@@ -57,7 +57,7 @@ def test_every_kind_of_vectors(
         },
         refit={"clusters": "never"},
         packing={"method": "related"},
-        output={"sidecars": True},
+        output={"sidecars": ("arrays",)},
     )
 
     rows = [np.random.default_rng([*record["text"].encode()]).normal(size=5) for record in topic_records(20)]

@@ -130,7 +130,7 @@ def test_whole_numbers_are_mixed_as_texts_are(tmp_path: Path, make_settings: Mak
         settings = make_settings(
             input={"paths": [str(file)], "source_field": "source"},
             store={"path": folder / "store"},
-            output={"path": folder / "out", "plot": False},
+            output={"path": folder / "out", "sidecars": ()},
             order={"traits": {"cluster": 1.0, "source": 1.0}},
             mixing={"weights": weights},
             sequence={"length": 64, "batch": 8},

@@ -52,7 +52,7 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
     defaults: dict[str, Any] = {
         "input": {"paths": [str(corpus)], "source_field": "source"},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},

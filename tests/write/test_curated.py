@@ -127,8 +127,8 @@ def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written
 ) -> None:
     (folder / "embeddings.npy").write_text("mine")
     (folder / "ordering_comparison.png").write_text("mine")
-    refuse_foreign_files(store, Settings(output=Output(path=folder, plot=False)))
-    for written in ({"sidecars": True, "plot": False}, {"sidecars": False, "plot": True}):
+    refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
+    for written in ({"sidecars": ["arrays"]}, {"sidecars": ["plot"]}):
         with pytest.raises(InputError, match="not written by this store"):
             refuse_foreign_files(store, Settings(output=Output(path=folder, **written)))
     (folder / BESIDE[0]).write_text("mine")

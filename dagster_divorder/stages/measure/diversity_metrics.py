@@ -116,7 +116,7 @@ def _measure_diversity(run: Run) -> Made:
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
     }
-    if run.settings.output.plot:
+    if "plot" in run.settings.output.sidecars:
         files["picture"] = File(_picture(run, traits, measured), "png")
     figures = {
         "summary": summary_rows(metrics),
@@ -386,7 +386,7 @@ def _nothing_drifts(run: Run) -> Finding:
 def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # The picture has the names of the clusters; measures know nothing of them.
-    names = ["cluster_names"] if settings.output.plot else []
+    names = ["cluster_names"] if "plot" in settings.output.sidecars else []
     return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
 
 
@@ -395,7 +395,7 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
         "targets": settings.order.targets,
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
         "end_of_text": settings.packing.end_of_text,
-        "plot": settings.output.plot,
+        "plot": "plot" in settings.output.sidecars,
         "seed": settings.seed,
     }
 

@@ -153,7 +153,7 @@ def _lacks(run: Run, key: str) -> str | None:
 
 def _publish(run: Run, receipt: Receipt) -> None:
     folder = run.settings.output.path
-    if run.settings.output.sidecars and run.is_current("cluster_map"):
+    if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
         add_map(run, run.receipt("cluster_map"), receipt)
     manifest = read_manifest(folder)
     assert manifest is not None
@@ -195,10 +195,10 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
         if run.settings.selects:
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
-        if run.settings.output.sidecars:
+        if "arrays" in run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
-        if run.settings.output.plot:
+        if "plot" in run.settings.output.sidecars:
             picture = stamped(run.read("diversity_metrics", "picture"), output_label(about))
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
@@ -426,6 +426,13 @@ def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
 
 
+def _curated_output_settings(settings: Settings) -> dict[str, Any]:
+    # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
+    output = settings.output
+    written = {"sidecars": "arrays" in output.sidecars, "plot": "plot" in output.sidecars}
+    return {"output": {"shard_bytes": output.shard_bytes, **written}}
+
+
 def _inputs(run: Run) -> dict[str, Any]:
     facts, field = run.receipt("raw_docs").facts, run.settings.input.id_field
     orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
@@ -454,8 +461,7 @@ CURATED_OUTPUT = WholeCorpus(
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_curated_output_reads,
-    # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
-    settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path", "format"})},
+    settings=_curated_output_settings,
     inputs=_inputs,
     content=("hashes",),
     lacks=_lacks,

@@ -4,8 +4,8 @@ The map is a pinned fit (`map_fit`), so that documents stay where they are as th
 are placed on it once, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
 Without a map there are the sizes alone, and the picture says what to do.
 
-With `output.sidecars` an output of this corpus gets `umap2d.npy`: by the run that draws the map where the output is
-there, else by the run that writes the output. Nothing else of the output changes, its key neither.
+With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`: by the run that draws the map where the
+output is there, else by the run that writes the output. Nothing else of the output changes, its key neither.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
     """Write SIDECAR into an output, where it is asked for, the output is in its place, and there is a map: float32
     (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
     folder = run.settings.output.path
-    if not run.settings.output.sidecars or "places" not in receipt.files:
+    if "arrays" not in run.settings.output.sidecars or "places" not in receipt.files:
         return
     manifest = read_manifest(folder)
     if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
@@ -181,7 +181,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    if run.settings.output.sidecars and run.is_current(OUTPUT):
+    if "arrays" in run.settings.output.sidecars and run.is_current(OUTPUT):
         add_map(run, receipt, run.receipt(OUTPUT))
 
 
