@@ -20,6 +20,7 @@ from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, explore, runs, training
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
+from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.view.answer import Answer
@@ -135,6 +136,7 @@ def _verbs_by_group() -> str:
 
 
 def _run(options: Options) -> int:
+    resend_interrupts()
     try:
         # A bar would write over a question.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):

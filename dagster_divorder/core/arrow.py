@@ -1,5 +1,5 @@
-"""Plain Python values and NumPy arrays as Arrow, without pandas (0.3 s), which `pa.array`, `pa.scalar` and Arrow's
-`to_numpy` import.
+"""Plain Python values and NumPy arrays as Arrow, without importing pandas (0.3 s) as `pa.array`, `pa.scalar` and
+`to_numpy` do.
 
 Letters: n values.
 """

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.errors import InputError
 
 CHECKED_AT_ONCE = 1 << 20
-"""Numbers that `finite` checks at once, so that no mask is as large as a large sample."""
+"""Numbers that `finite` checks at once, which bounds the size of its mask."""
 
 
 def positive(name: str, value: int) -> int:

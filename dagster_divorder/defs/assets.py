@@ -7,6 +7,7 @@ import dagster as dg
 from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import readable, result_metadata, table
+from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import Graph
@@ -52,6 +53,7 @@ def _materialize(
     context: dg.AssetExecutionContext, settings: Settings, stage: Stage, graph: Graph
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
+    resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
     # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.

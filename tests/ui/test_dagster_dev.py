@@ -5,9 +5,9 @@ The tests share one process and go on from each other's state, but each makes wh
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import orjson
 
@@ -18,9 +18,6 @@ from tests.conftest import topic_records
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
 from tests.ui.dagster_dev import DagsterDev, until
-
-if TYPE_CHECKING:
-    pass
 
 SENSOR = "dagster/sensor_name"
 
@@ -109,9 +106,11 @@ def test_it_says_nothing_to_worry_about_and_keeps_its_history_where_it_says(
     dev: DagsterDev, config: Path
 ) -> None:
     curate(dev)
-    lines = dev.log.read_text().splitlines()
-    assert [line for line in lines if "Traceback" in line] == []
-    assert [line for line in lines if "Warning" in line and "dagster_divorder" in line] == []
+    log = dev.log.read_text()
+    # Dagster may report troubles of its own on a busy machine; a fault of ours has our files in its traceback.
+    tracebacks = re.findall(r"^Traceback.*\n(?:[ \t].*\n|\n)*.*", log, re.MULTILINE)
+    assert [traceback for traceback in tracebacks if "dagster_divorder" in traceback] == []
+    assert [line for line in log.splitlines() if "Warning" in line and "dagster_divorder" in line] == []
     for part in ("storage/history/runs.db", "logs"):
         assert (config.parent / ".dagster_home" / part).exists()
     needed = {stage for stage in GRAPH.needed(load_settings(config)) if GRAPH[stage].asset}

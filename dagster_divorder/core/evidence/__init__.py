@@ -1,1 +1,1 @@
-"""What small trainings tell of orders and of proxies."""
+"""Evidence for orders and proxies from small trainings."""

@@ -1,9 +1,9 @@
-"""Whether a proxy of gradients tells documents apart as whole gradients do, from cosines alone.
+"""Whether a gradient proxy distinguishes documents as full gradients do, from cosines alone.
 
-Letters: N documents. Cosines are (N, N), those of all pairs, 1 on the diagonal.
+Letters: N documents. Cosines are (N, N), of all pairs.
 
-Cost: O(N^3). Source: Spokes chooses by such proxies (`core.mix.selection`). Known weakness: some hundred documents say
-nothing on rare kinds of documents, and shares of few documents are coarse.
+Cost: O(N^3). Source: Spokes selects by such proxies (`core.mix.selection`). Known weakness: some hundred documents do
+not cover rare kinds of documents, and shares of few documents are coarse.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Cosines = NDArray[np.float64]
 
 
 def rank_agreement(proxy: Cosines, whole: Cosines) -> float:
-    """Spearman's correlation of each document's cosines with the other ones, proxy against whole; the mean over
-    documents. NaN of fewer than three."""
+    """Mean over documents of Spearman's correlation between the proxy's and the full gradients' cosines with the other
+    documents. NaN below three documents."""
     from scipy.stats import rankdata
 
     others = ~np.eye(len(whole), dtype=bool)
@@ -38,10 +38,10 @@ def rank_agreement(proxy: Cosines, whole: Cosines) -> float:
 
 
 def choices(cosines: Cosines, shares: Sequence[float]) -> list[NDArray[np.bool_]]:
-    """What `spokes` chooses by vectors of these cosines, bool (N,), for each share of the documents."""
+    """Selections of `spokes` by vectors with these cosines, bool (N,), one for each share of the documents."""
     with one_blas_thread():
         values, axes = np.linalg.eigh(cosines)
-    # The same angles in as many dims as there are documents.
+    # Vectors in N dims with the same angles.
     points = np.ascontiguousarray(axes * np.sqrt(np.maximum(values, 0)), np.float32)
     rows = np.arange(len(points))
     weights = spokes(points, rows).weights

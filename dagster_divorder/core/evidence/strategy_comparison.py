@@ -2,10 +2,10 @@
 
 Letters: N documents, S sequences, L tokens a sequence.
 
-Documents are ordered, packed by `concat`, and the sequences ordered; a last sequence that is not full stays last. Every
-pair of a document strategy and a sequence strategy is measured, towards the corpus's own mix and with nothing frozen.
-`diversity.flush` is of the documents in their order, as a flushing packer would make sequences of them, and so the same
-whatever the strategy of the sequences.
+Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. Every
+pair of a document strategy and a sequence strategy is measured against the corpus's mix, without frozen items.
+`diversity.flush` uses the documents in their order, as a flushing packer would, so it does not depend on the strategy
+of the sequences.
 Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
 """
 
@@ -31,10 +31,10 @@ from dagster_divorder.core.packing.coordinates import with_coordinates
 Result = TypeVar("Result")
 
 LOOKED_AT = 1 << 13
-"""Most sequences, in whole batches, that are tested for drift."""
+"""Most sequences that the drift test uses, in whole batches."""
 
 WARM_UP = 64
-"""Items that a strategy orders before it is timed, so that compiling is not timed."""
+"""Items that a strategy orders before it is timed, to exclude compilation."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Cost:
 
 
 class Meter(Protocol):
-    """Calls a function; its result, and what it cost."""
+    """Calls a function and returns its result and cost."""
 
     def __call__(self, function: Callable[[], Result], /) -> tuple[Result, Cost]: ...
 
 
 def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
-    """A meter of time alone."""
+    """A meter that measures only time."""
     begin = time.perf_counter()
     result = function()
     return result, Cost(time.perf_counter() - begin)
@@ -60,8 +60,8 @@ def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 @dataclass(frozen=True, eq=False)
 class ComparedPair:
-    """One pair of strategies: the measures of the sequences in their order, what drifts along it (None where that was
-    not asked for), and the cost of either order."""
+    """One pair of strategies: the measures of the ordered sequences, their drift (None if not tested), and the cost of
+    each order."""
 
     documents: str
     sequences: str
@@ -90,13 +90,14 @@ def compare_strategies(
 ) -> Iterator[ComparedPair]:
     """Every pair of `documents` and `sequences` (names of strategies), in that order.
 
-    tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
-        labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
+    tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" must be one; the first gives
+        labels to strategies that need them. weights: name -> number above 0, of the balanced traits; None: all,
+        equally.
     within: see `core.order.items.document_items`.
-    options: of a strategy, by its name.
-    vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
-        look at them.
-    drift: look for it, which takes longer than all other measures.
+    options: strategy -> its options.
+    vectors: from a plan to its sequences' vectors (`core.packing.coordinates.add_directions`), for strategies that use
+        them.
+    drift: test for drift, which takes longer than all other measures.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch}

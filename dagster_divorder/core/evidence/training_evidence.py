@@ -1,13 +1,13 @@
-"""What trainings in several orders tell of the orders: differences with their noise, and the seam between epochs.
+"""Comparison of orders by trainings: differences with confidence intervals, and the seam between epochs.
 
 Letters: R trainings of an order (seeds), T steps of all E epochs, e steps of one, S sources, W weight matrices.
-Differences are paired: the same seed, so the same weights to begin with, on either side. An interval is Student's, of
-95 %: with three trainings 2.5 standard deviations each way, so that what is called beyond noise seldom is noise.
-Power is that of the same interval: how many pairs show a difference of NOTABLE four times in five.
+Differences are paired by seed, which fixes the initial weights. Intervals are Student's at 95 %; with three trainings,
+2.5 standard deviations each way. "Beyond noise" means that the interval excludes zero. Power: the number of pairs that
+show a difference of NOTABLE in four of five cases.
 Sources: Student 1908; the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't
 Shuffle, Optimize; loss by source and along the data, TokenShard (On Shuffling Tokens).
-Known weakness: trainings differ in weights and shuffles and not in the corpus: an interval tells of this corpus. Of
-twenty differences that are none, one is called beyond noise.
+Known weakness: trainings differ in weights and shuffles, not in the corpus, so an interval is valid for this corpus.
+One of twenty differences without a cause is called beyond noise.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ Floats = NDArray[np.floating]
 CONFIDENCE = 0.95
 POWER = 0.8
 NOTABLE = 0.01
-"""Nats a token: the difference whose price in trainings is told where none is beyond noise."""
+"""Difference in nats a token for which the necessary number of trainings is reported."""
 MOST_PAIRS = 1_000_000
 SEAM = 0.05
 """Part of an epoch on either side of the seam whose losses are compared."""
 SPIKE = 0.01
-"""Part of an epoch behind the seam in which the longest gradient is looked for."""
+"""Part of an epoch after the seam in which the longest gradient is searched."""
 SEEN = 1.5
-"""Times its median from which on a gradient at the seam says that there is one."""
+"""Multiple of the median gradient from which a gradient after the seam counts as a jump."""
 AROUND = 0.1
-"""Part of an epoch on either side of the seam that is drawn."""
+"""Part of an epoch on either side of the seam that pictures show."""
 PLACES = 100
 """Parts in which losses along the data are averaged."""
 RANKED_AT = (0.2, 1.0)
-"""Parts of training at whose end gradients are looked at."""
+"""Parts of training after which gradients are measured."""
 
 
 class Trained(NamedTuple):
-    """What a training noted; NaN from the step `failed` on, where the loss was no number, -1 where it always was.
+    """Records of a training. failed: the first step whose loss was not finite, after which all is NaN; -1 without one.
 
     losses, norms: float32 (T,), of each batch before its step: nats a token, length of the gradient. heldout: float64
     (E, S), after each epoch. remembered: float64 (10,), loss of the first tenth's sequences after each tenth of the
-    first epoch. ranks: float64 (2, W), stable rank of batch gradients, at RANKED_AT. noise: float64 (2,): how far the
-    gradients of batches vary about their mean at the end of the first epoch (the sum of the variances of all numbers),
-    and the squared length of that mean.
+    first epoch. ranks: float64 (2, W), stable rank of batch gradients, at RANKED_AT. noise: float64 (2,), at the end of
+    the first epoch: the variance of batch gradients (summed over entries), and the squared length of their mean.
     """
 
     losses: Floats
@@ -61,8 +60,8 @@ class Trained(NamedTuple):
 
 
 def estimate(values: ArrayLike) -> dict[str, float | None]:
-    """`mean` of the R values of one thing, or of differences, its standard `error`, and the ends `low` and `high` of
-    its interval. Values that are NaN are left out; what too few of them tell is None."""
+    """`mean` of R values, its standard `error`, and its interval from `low` to `high`. NaN are ignored; figures that
+    need more values are None."""
     from scipy.special import stdtrit
 
     known = np.asarray(values, np.float64)
@@ -71,19 +70,19 @@ def estimate(values: ArrayLike) -> dict[str, float | None]:
     if mean is None or known.size < 2:
         return {"mean": mean, "error": None, "low": None, "high": None}
     error = float(known.std(ddof=1) / math.sqrt(known.size))
-    # Student's quantile. `scipy.stats` asks the same function, and takes half a second to import.
+    # Student's quantile. `scipy.stats` calls the same function, but takes half a second to import.
     reach = float(stdtrit(known.size - 1, (1 + CONFIDENCE) / 2)) * error
     return {"mean": mean, "error": error, "low": mean - reach, "high": mean + reach}
 
 
 def is_beyond_noise(difference: Mapping[str, float | None]) -> bool:
-    """Whether the interval of an estimate is known and leaves out zero."""
+    """Whether the interval of an estimate is known and excludes zero."""
     low, high = difference["low"], difference["high"]
     return low is not None and high is not None and (low > 0 or high < 0)
 
 
 def power(pairs: int, difference: float, spread: float) -> float:
-    """How often R = `pairs` paired trainings call a true difference beyond noise, in its own direction:
+    """Probability that R = `pairs` paired trainings find a true difference beyond noise, with its sign:
 
         P(t > q) = 1 - F(q; R - 1, difference sqrt(R) / spread)
 
@@ -98,10 +97,10 @@ def power(pairs: int, difference: float, spread: float) -> float:
 
 
 def pairs_to_show(difference: float, spread: float) -> int | None:
-    """The fewest pairs with a `power` of POWER, 2 at least; None where they are more than MOST_PAIRS.
+    """The fewest pairs, at least 2, with a `power` of POWER; None above MOST_PAIRS.
 
-    For many pairs ((z_0.975 + z_0.8) spread / difference)^2, where z are the normal distribution's quantiles; Student's
-    are larger, so the search begins there.
+    The search starts at ((z_0.975 + z_0.8) spread / difference)^2, z being quantiles of the normal distribution, as
+    Student's are larger.
     """
     from scipy.special import ndtri
 
@@ -115,8 +114,8 @@ def pairs_to_show(difference: float, spread: float) -> int | None:
 
 
 class SeamFigures(NamedTuple):
-    """Mean loss `before` and `after` the first seam, and the gradient's `spike`: the greatest norm right behind it over
-    the median of the first epoch."""
+    """Mean loss `before` and `after` the first seam, and `spike`, the largest gradient norm after it relative to the
+    median of the first epoch."""
 
     before: float
     after: float
@@ -124,7 +123,7 @@ class SeamFigures(NamedTuple):
 
 
 def seam(trained: Trained, epoch: int) -> SeamFigures:
-    """Of a training of two epochs or more, of `epoch` steps each."""
+    """The first seam of a training with at least two epochs of `epoch` steps each."""
     losses, norms = trained.losses.astype(np.float64), trained.norms.astype(np.float64)
     near, close = max(1, round(SEAM * epoch)), max(1, round(SPIKE * epoch))
     return SeamFigures(
@@ -135,7 +134,7 @@ def seam(trained: Trained, epoch: int) -> SeamFigures:
 
 
 def along(values: Floats, places: int = PLACES) -> NDArray[np.float64]:
-    """Means of consecutive parts, as many as places where there are so many values."""
+    """Means of at most `places` consecutive parts."""
     parts = np.array_split(values.astype(np.float64), max(1, min(places, len(values))))
     return np.array([part.mean() for part in parts])
 
@@ -143,10 +142,10 @@ def along(values: Floats, places: int = PLACES) -> NDArray[np.float64]:
 def largest_bump(
     losses: Sequence[Floats], reference: Sequence[Floats]
 ) -> tuple[dict[str, float | None], float]:
-    """(how far the losses of an epoch stray at most from those of another order, by parts; where, 0 to 1).
+    """(estimate of the largest difference between the losses of an epoch in two orders, over parts; its place, 0 to 1).
 
-    Both R times (e,), training by training; the first tenth, in which both fall fast, is left out. The interval is that
-    of the part which strays most on average.
+    Both arguments: R times (e,), training by training. The first tenth, in which losses fall fast, is ignored. The
+    interval is that of the part with the largest mean difference.
     """
     differences = np.stack([along(own) - along(other) for own, other in zip(losses, reference, strict=True)])
     means = np.nan_to_num(mean(list(differences)))
@@ -156,9 +155,9 @@ def largest_bump(
 
 
 def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
-    """Over trainings, whatever failed left out."""
+    """Mean over trainings, ignoring NaN."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of all that failed the mean is NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # NaN if all failed
         averages: NDArray[np.float64] = np.nanmean(np.stack(values).astype(np.float64), axis=0)
     return averages
 
@@ -166,10 +165,10 @@ def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
 def order_figures(
     ours: Sequence[Trained], shuffled: Sequence[Trained], epoch: int, attention: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """What the R trainings of an order show, beside those of shuffled sequences from the same weights.
+    """Figures of the R trainings of an order beside those of shuffled sequences from the same initial weights.
 
-    epoch: e. attention: bool (W,), which matrices are attention's. Estimates are as of `estimate`; `less shuffled` are
-    differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
+    epoch: e. attention: bool (W,), the matrices of attention. Estimates are those of `estimate`; `less shuffled` are
+    paired differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
     """
     last = [np.array([trained.heldout[-1].mean() for trained in each]) for each in (ours, shuffled)]
     figures: dict[str, Any] = {
@@ -210,7 +209,7 @@ def order_figures(
     return figures | {
         "noise": estimate(noise),
         "noise, less shuffled": estimate(noise - of_shuffled),
-        # What the first tenth costs at the end of the epoch more than right after it was read.
+        # How much the loss on the first tenth has risen by the end of the epoch since it was read.
         "forgotten": estimate(forgotten),
         "forgotten, less shuffled": estimate(forgotten - of_others),
         "remembered": mean([trained.remembered for trained in ours]),
@@ -223,7 +222,7 @@ def order_figures(
 def source_figures(
     ours: Sequence[Trained], shuffled: Sequence[Trained], sources: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The held-out loss of each source after the last epoch, and less that of shuffled sequences."""
+    """Held-out loss of each source after the last epoch, and its difference from shuffled sequences."""
     rows = []
     for at, source in enumerate(sources):
         losses, others = (
@@ -234,8 +233,8 @@ def source_figures(
 
 
 def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
-    """Two sentences: whether the models of an order differ from those of shuffled sequences in what they have learnt,
-    and the seam. rows: `order_figures` by order."""
+    """Two sentences: whether an order's held-out loss differs from that of shuffled sequences, and the seam. rows:
+    `order_figures` by order."""
     ours, shuffled = rows[name], rows[reference]
     less = ours["less shuffled"]
     if less["mean"] is None:
@@ -264,8 +263,8 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
 
 
 def sensitivity(figures: Mapping[str, Any], tokens: int) -> str:
-    """Where an order does not differ beyond noise from shuffled sequences: how many trainings would show a difference
-    of NOTABLE; else "". figures: `order_figures` of the order. tokens: that a training reads."""
+    """How many trainings would show a difference of NOTABLE, if the order does not differ beyond noise from shuffled
+    sequences; else "". figures: `order_figures` of the order. tokens: read by a training."""
     less, pairs = figures["less shuffled"], figures["pairs"]
     if less["error"] is None or is_beyond_noise(less):
         return ""
@@ -283,8 +282,8 @@ def sensitivity(figures: Mapping[str, Any], tokens: int) -> str:
 
 
 def is_seam(figures: Mapping[str, Any]) -> bool:
-    """Whether the loss jumps at the seam by more than under shuffled sequences, beyond noise, or the gradient is SEEN
-    times its median."""
+    """Whether the loss jumps at the seam by more than with shuffled sequences, beyond noise, or the gradient reaches
+    SEEN times its median."""
     low, spike = figures["jump, less shuffled"]["low"], figures["spike"]["mean"]
     return (low is not None and low > 0) or (spike is not None and spike >= SEEN)
 

@@ -1,18 +1,17 @@
-"""How well an order keeps every window of training at the corpus's own mix. Exact, and streaming.
+"""Measures of how well an order keeps every window of training at the corpus's mix; exact and streaming.
 
 Letters: N documents, K clusters, J trait values, G trait groups, L tokens a sequence, S sequences, W windows.
-An order is an int array (N,) of document indices; its documents are laid end to end in it, and a document
-that straddles a window's edge counts on each side with the tokens it has there. `tokens` is (N,) by document,
-and so are `labels` and `codes`, the trait value of each document in [0, J). An order may leave documents out;
-the corpus is then what it names.
+An order is an int array (N,) of document indices, whose documents are laid end to end. A document across a window's
+edge counts on each side with its tokens there. `tokens`, `labels` and `codes` (the trait value in [0, J)) are (N,) by
+document. If an order leaves documents out, the corpus is the documents that it names.
 
-Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations in float64. The same input
-gives the same bytes, whatever the number of threads.
+Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations in float64; the same bytes for any
+number of threads.
 Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
 O(N + W) memory.
-`ShareDeviation` is of aligned windows (they start at multiples of their length), `WindowDeviation` of windows at every
-position. Packed sequences are measured as documents are, a run of tokens in a document's place.
-What is said of the corpus's mix is, for a trait with targets that move, what can be had of them (`moving`).
+`ShareDeviation` covers aligned windows, which start at multiples of their length; `WindowDeviation` covers every
+position. Packed sequences are measured like documents, with runs of tokens as documents. For a trait with moving
+targets, the achievable targets (`moving`) take the place of the corpus's mix.
 Sources: the objective is that of Don't Shuffle, Optimize; distinct clusters are those of Diversity-Ordered Training.
 """
 

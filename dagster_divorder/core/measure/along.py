@@ -1,7 +1,7 @@
-"""A measure along an order, thinned to what a picture can show.
+"""A measure along an order, reduced to the resolution of a picture.
 
 Letters: N documents, S windows, B bins, C slices of the ordered corpus, Q quantiles.
-Guarantee: every window is in one bin and counts there; quantiles are exact.
+Guarantee: every window counts in exactly one bin; quantiles are exact.
 Cost: O(S); quantiles O(N log N) time, O(N) memory.
 """
 
@@ -20,10 +20,10 @@ from dagster_divorder.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Binned:
-    """Windows in B bins of neighbours, whose sizes differ by one at most.
+    """Windows in B bins of neighbours, whose sizes differ by at most one.
 
-    at: float64 (B,), the middle of each bin as a share of the windows, in (0, 1). mean, low, high: float64 (B,), of the
-    measure over the bin's windows.
+    at: float64 (B,), the middle of each bin as a share of the windows, in (0, 1). mean, low, high: float64 (B,), mean,
+    smallest and largest value in the bin.
     """
 
     at: NDArray[np.float64]
@@ -33,7 +33,7 @@ class Binned:
 
 
 def binned(values: ArrayLike, bins: int) -> Binned:
-    """A measure of S windows in their order, (S,), in at most `bins` bins; none without a window."""
+    """A measure of S windows in their order, (S,), in at most `bins` bins; no bin without windows."""
     measure = np.asarray(values, np.float64)
     count = min(positive("bins", bins), len(measure))
     edges = np.arange(count + 1) * len(measure) // max(count, 1)
@@ -53,8 +53,8 @@ def quantiles_along(
     """Quantiles of a number of the documents, such as their length, in equal slices of the ordered corpus, (C, Q).
 
     values: (N,) by document. Slice c is [c T / columns, (c + 1) T / columns) of the T tokens; a document counts with
-    the tokens that it has there. Quantile q is the smallest value that at least a share q of the slice's tokens does
-    not exceed. NaN without tokens.
+    its tokens there. Quantile q is the smallest value that at least a share q of the slice's tokens does not exceed.
+    NaN without tokens.
     """
     indices = indices_in(order, len(np.asarray(tokens)), "document")
     stream = tokens_in_order(order, tokens)
@@ -64,7 +64,7 @@ def quantiles_along(
         return slices
     if total * columns > np.iinfo(np.int64).max:
         raise InputError(f"{total} tokens in {columns} columns overflow 64 bits; ask for fewer columns")
-    # In units of 1 / columns token the edges of slices are whole numbers.
+    # In units of 1 / columns tokens the edges of slices are whole numbers.
     ends = np.cumsum(stream * columns)
     starts = ends - stream * columns
     ordered = np.asarray(values, np.float64)[indices]

@@ -1,10 +1,10 @@
-"""Distinct clusters per training sequence, as two kinds of packer make the sequences.
+"""Distinct clusters per training sequence, for two kinds of packer.
 
-split: sequence i holds the tokens [iL, (i+1)L); documents are cut where it ends, as pretraining packers do.
-flush: as Diversity-Ordered Training counts. A document that does not fit closes the open sequence (if that holds
-tokens) and starts its own; one longer than L fills sequences alone, and what is left of it stays open. Short
-sequences are not refilled, so there are more of them than under split.
-In both the last, partial sequence counts as one.
+split: sequence i holds the tokens [iL, (i+1)L), so documents are cut, as by pretraining packers.
+flush: as in Diversity-Ordered Training. A document that does not fit closes the open sequence (if that holds tokens)
+and starts a new one. A document longer than L fills sequences alone; its rest stays open. Short sequences are not
+filled up, so there are more of them than under split.
+In both, the last, partial sequence counts as one.
 """
 
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ def distinct_clusters(
 
     split: out[i] = |{labels[d] : d has a token in [iL, (i+1)L)}|, S = ceil(tokens / L).
     flush: see the module; S depends on the order.
-    A document of zero tokens is in no sequence under `split`; under `flush` its label joins the open
-    sequence, as Diversity-Ordered Training has it.
+    A document of zero tokens is in no sequence under `split`; under `flush` its label counts in the open sequence, as
+    in Diversity-Ordered Training.
     """
     stream = tokens_in_order(order, tokens)
     n_values = n_values_of(labels)
@@ -56,7 +56,7 @@ def distinct_clusters(
 def distinct_in_stream(
     tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, sequence_length: int, packer: Packer
 ) -> NDArray[np.int64]:
-    """The same for documents already in order."""
+    """As `distinct_clusters`, for documents already in order."""
     from dagster_divorder.core.kernels import windows
 
     kernels = {"split": windows.distinct_split, "flush": windows.distinct_flush}
@@ -68,7 +68,7 @@ def distinct_in_stream(
 def distinct_in_sequences(
     indptr: NDArray[np.int64], codes: NDArray[np.int32], n_values: int
 ) -> NDArray[np.int64]:
-    """The same for sequences packed before: sequence s holds the runs indptr[s]:indptr[s+1] of those in order."""
+    """As `distinct_clusters`, for packed sequences: sequence s holds the runs indptr[s]:indptr[s+1]."""
     from dagster_divorder.core.kernels.packing import distinct_per_sequence
 
     return distinct_per_sequence(indptr, np.arange(len(codes)), codes, n_values)

@@ -1,4 +1,4 @@
-"""Every measure of one order in one value, for tables and for comparison with other orders."""
+"""All measures of one order as one value, for tables and comparisons."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ Row = dict[str, str | float]
 BATCHES = 10
 """Batches in the largest window measured."""
 WINDOWS = ("sequence", "batch", f"{BATCHES} batches")
-"""Windows of which every position is measured, by rising size."""
+"""Windows that are measured at every position, by rising size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Diversity:
     batch_tv: by trait, total variation of each aligned batch, float64 (B,); of all orders, if averaged.
     errors: by trait, in tokens, after every sequence and in every batch; of all orders, if averaged.
     prefix: the prefix deviation over all traits together, in tokens.
-    coverage: the share of the tokens after which every cluster has been seen.
+    coverage: share of the tokens after which every cluster has occurred.
     """
 
     documents: int
@@ -71,7 +71,7 @@ class Diversity:
     coverage: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same nested, of plain numbers, strings and lists: ready for JSON. Without `batch_tv` and `errors`."""
+        """The same as nested plain values for JSON, without `batch_tv` and `errors`."""
         result = asdict(replace(self, batch_tv={}, errors={}))
         del result["batch_tv"], result["errors"]
         result["prefix"]["share"] = self.prefix.share.tolist()
@@ -79,7 +79,7 @@ class Diversity:
         return result
 
     def rows(self) -> list[Row]:
-        """One row {trait, window, measure, value} for each number; the curve is left to `prefix`.
+        """One row {trait, window, measure, value} for each number, without the curve of `prefix`.
 
         window: "sequence" (as a splitting packer cuts), "sequence (flush)", "batch", "prefix" or "corpus"; for the
         deviation over every position, "sequence (anywhere)" and so on.
@@ -132,13 +132,11 @@ def measure(
 
     tokens: int (N,) by document. traits: by name, int (N,) codes in [0, n_values[name]); one is "cluster".
     sequence_length: L in tokens. batch: sequences a batch. A few passes over the documents for each trait.
-    sequences: int64 (S + 1,), for runs of tokens that are packed already: sequence s holds the runs
-        order[sequences[s]:sequences[s+1]]. Then `split` and `flush` both count the clusters of these sequences, which
-        padding may make shorter than L tokens; windows are of tokens, without padding.
-    next_epochs: orders of the epochs after this one. `windows` and `seam` run on into them; all else is of `order`
-        alone.
-    targets: by trait, a mix that moves, as it was asked for: shares (P, n_values[trait]). Its windows and prefixes are
-        held against what can be had of it (`core.measure.moving`), those of other traits against the order's own mix.
+    sequences: int64 (S + 1,), for packed runs of tokens: sequence s holds the runs order[sequences[s]:sequences[s+1]].
+        `split` and `flush` then both count the clusters of these sequences. Windows count tokens without padding.
+    next_epochs: orders of later epochs. `windows` and `seam` continue into them; all other measures use `order` alone.
+    targets: by trait, the requested shares (P, n_values[trait]) of a moving mix. Its windows and prefixes are compared
+        with the achievable targets (`core.measure.moving`), those of other traits with the order's mix.
     """
     if "cluster" not in traits:
         raise InputError(
@@ -200,7 +198,7 @@ def measure(
 
 
 class _TraitMeasures(NamedTuple):
-    """The measures of one trait, as `Diversity` has them; squares float64: squared deviation after each sequence."""
+    """The measures of one trait, as in `Diversity`. squares: float64, squared deviation after each sequence."""
 
     sequence_shares: ShareDeviation
     batch_shares: ShareDeviation
@@ -218,12 +216,12 @@ def _measure_trait(
     window: int,
     targets: Targets | None,
 ) -> _TraitMeasures:
-    """epochs: of each, tokens int64 (N,) and codes (N,) of the trait. length, window: tokens of a sequence, a batch."""
+    """epochs: tokens int64 (N,) and codes (N,) of each. length, window: tokens of a sequence and of a batch."""
     stream, codes = epochs[0]
     total = int(stream.sum())
     mix = None
     if targets is not None:
-        # The seam of one epoch is that of it read again.
+        # A single epoch is followed by itself.
         mix = achievable_mix(targets, token_shares(stream, codes, values), total, max(2, len(epochs)))
     history, history_codes = stream, codes
     if len(epochs) > 1:
@@ -251,8 +249,8 @@ def _measure_trait(
 
 
 def worse_batches(others: Diversity, ours: Diversity) -> dict[str, float]:
-    """By trait, the share of the other order's (or orders') batches whose total variation exceeds that of our worst
-    batch: 1.0 says that our worst is better than their best. 0.0 without a full batch."""
+    """By trait, the share of the batches of `others` whose total variation exceeds that of our worst batch: 1.0 means
+    that our worst batch is better than their best. 0.0 without a full batch."""
     return {
         trait: float((tv > ours.batch_tv[trait].max(initial=0.0)).mean()) if tv.size else 0.0
         for trait, tv in others.batch_tv.items()
@@ -262,9 +260,9 @@ def worse_batches(others: Diversity, ours: Diversity) -> dict[str, float]:
 def average(orders: Sequence[Diversity]) -> Diversity:
     """The mean of every number over several orders of one corpus, such as shuffles with three seeds.
 
-    Means of means; of minima and maxima too the mean over the orders, which is what one such order has on
-    average (the extreme of all would grow with the number of orders). Curves are averaged point by point.
-    `worst_window` and `worst_start` are -1 where the orders disagree. `batch_tv` and `errors` hold those of all.
+    Minima and maxima are averaged too: an extreme over all orders would grow with their number. Curves are averaged
+    point by point. `worst_window` and `worst_start` are -1 if the orders disagree. `batch_tv` and `errors` are
+    concatenated.
     """
     if not orders:
         raise InputError("average got no order to average; expected at least one Diversity")
@@ -286,8 +284,8 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
 
 def _mean(values: Sequence[Any], name: str = "") -> Any:
-    """The mean of numbers, arrays, mappings or dataclasses of them; values on which all agree stay, so counts stay
-    whole numbers. name: the field's name."""
+    """The mean of numbers, arrays, mappings or dataclasses; equal values stay as they are, so counts stay whole
+    numbers. name: the field's name."""
     first = values[0]
     if len(values) == 1:
         return first

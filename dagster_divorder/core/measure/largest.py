@@ -1,4 +1,4 @@
-"""The largest values of a trait, and all others as one: what a table or a picture has room for."""
+"""The largest values of a trait, with all others merged, for tables and pictures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Largest:
-    """values: int64 (n,), the values that are kept, by falling tokens. tokens: int64 (n,) of each. codes: int32 (N,),
-    the place of each document's value in `values`, and n for the others, if there are any (`others` of them)."""
+    """values: int64 (n,), the kept values by falling tokens. tokens: int64 (n,), of each. codes: int32 (N,), the index
+    of each document's value in `values`, n for the others. others: number of merged values."""
 
     values: NDArray[np.int64]
     tokens: NDArray[np.int64]
@@ -21,17 +21,17 @@ class Largest:
 
     @property
     def count(self) -> int:
-        """Codes in use: the values kept, and one for the others where there are some."""
+        """Number of codes: the kept values, and one for the others if there are any."""
         return len(self.values) + (self.others > 0)
 
 
 def largest(tokens: ArrayLike, codes: ArrayLike, n_values: int, keep: int) -> Largest:
-    """The `keep` values with the most tokens, equal ones by number; a value without tokens is none of the others.
+    """The `keep` values with the most tokens, ties by number. Values without tokens do not count among the others.
 
     tokens, codes: (N,) by document; codes in [0, n_values). O(N + J log J).
     """
     lengths, code = np.asarray(tokens, np.int64), np.asarray(codes)
-    # In whole numbers: the weights of np.bincount are floats, which are exact up to 2**53 tokens.
+    # np.bincount sums floats, which are exact only up to 2**53 tokens.
     sizes = np.zeros(n_values, np.int64)
     np.add.at(sizes, code, lengths)
     ranked = np.argsort(-sizes, kind="stable")
@@ -41,6 +41,6 @@ def largest(tokens: ArrayLike, codes: ArrayLike, n_values: int, keep: int) -> La
     place[kept] = np.arange(len(kept))
     others = in_use - len(kept)
     if others == 0 and len(kept):
-        # Values without tokens are drawn nowhere; any place does.
+        # Values without tokens are not drawn, so any code will do.
         place[place == len(kept)] = 0
     return Largest(kept, sizes[kept], place[code], others, int(sizes.sum() - sizes[kept].sum()))

@@ -1,8 +1,8 @@
-"""Where documents are before and after ordering, and what is picked when: the numbers behind the films.
+"""Positions of documents before and after ordering, for the films.
 
 Letters: M documents, C cells, P points, F frames.
-Guarantee: a cell is a token, drawn at even distances from the ordered dataset, so that a document has as many cells as
-its share of the tokens asks for, and the same input gives the same cells.
+Guarantee: cells are tokens at even distances in the ordered dataset, so a document's cells follow its share of tokens,
+and the same input gives the same cells.
 Cost: O(M) and 16 bytes a document; C and F do not grow with the corpus.
 """
 
@@ -17,8 +17,8 @@ from dagster_divorder.core.measure.stream import tokens_in_order
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Sampled tokens in their new order: document int64 (C,), and rank int64 (C,) among the cells in the original
-    order. Fewer than were asked for where there are fewer tokens."""
+    """Sampled tokens in their new order: document int64 (C,), and rank int64 (C,) in the original order. C is at most
+    the number of tokens."""
 
     document: NDArray[np.int64]
     original_rank: NDArray[np.int64]
@@ -28,7 +28,7 @@ def sample_cells(order: ArrayLike, tokens: ArrayLike, cells: int) -> Cells:
     """`cells` tokens at even distances along an order, int (M,), of documents of `tokens` each, int (M,).
 
     Raises:
-        InputError: cells below 1, or order and tokens that do not fit each other.
+        InputError: cells is below 1, or order and tokens do not match.
     """
     ends = np.cumsum(tokens_in_order(order, tokens))
     total = int(ends[-1]) if len(ends) else 0
@@ -44,8 +44,7 @@ def sample_cells(order: ArrayLike, tokens: ArrayLike, cells: int) -> Cells:
 
 
 def migrated(cells: Cells, placed: int) -> NDArray[np.int64]:
-    """The dataset when the first `placed` cells are in their new order, int64 (C,): those, then the others as they
-    originally stood. Values are cells."""
+    """Cells, int64 (C,): the first `placed` ones in their new order, then the others in their original order."""
     waiting = np.arange(placed, len(cells.original_rank))
     return np.concatenate(
         [np.arange(placed), waiting[np.argsort(cells.original_rank[placed:], kind="stable")]]
@@ -53,5 +52,5 @@ def migrated(cells: Cells, placed: int) -> NDArray[np.int64]:
 
 
 def frame_ends(items: int, frames: int) -> NDArray[np.int64]:
-    """How many of the items each frame has, int64 (F,): none in the first, all in the last, evenly between."""
+    """Number of items shown in each frame, int64 (F,): from none to all in even steps."""
     return np.arange(positive("frames", frames), dtype=np.int64) * items // max(1, frames - 1)

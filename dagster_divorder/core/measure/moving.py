@@ -1,14 +1,13 @@
-"""A mix that moves, and windows held against it: `order.targets`, as the corpus can meet them.
+"""Windows compared with a moving mix: `order.targets`, as far as the corpus can meet them.
 
 Letters: N documents, J trait values, P points of progress, T tokens in all, W tokens a window.
 
-A table of targets is scaled so that it places every token (`core.order.targets.fitted_shares`): that is what can be
-had. A window is held against the integral of it over the window, so that a window in which the mix turns is held
-against what is wanted of both sides.
+The achievable targets are the requested ones, scaled so that they place every token
+(`core.order.targets.fitted_shares`). A window is compared with their integral over the window.
 
-Cost: O(N J) for windows at every position, where a mix that stays takes O(N log J).
-Known weakness: between two breakpoints a window's deviation is no longer convex, by as much as the mix turns inside
-one document; the worst at every position is that of the breakpoints.
+Cost: O(N J) for windows at every position; a constant mix takes O(N log J).
+Known weakness: the worst deviation is taken over breakpoints, although between them it is convex only up to the change
+of the mix inside one document.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Floats = NDArray[np.float64]
 
 
 def achievable_mix(targets: Targets, share: Floats, tokens: int, epochs: int = 1) -> MovingMix:
-    """What can be had of the targets where the trait's values have these shares of all tokens, float64 (J,)."""
+    """The achievable mix if the trait's values have the shares `share` of all tokens, float64 (J,)."""
     return moving_mix(
         targets.progress, fitted_shares(targets, np.zeros(len(share), np.int32), share), tokens, epochs
     )
 
 
 def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -> MovingMix:
-    """The mix that has the shares float64 (P, J) at points of progress (P,) through T tokens, linear between them; the
-    same in every epoch."""
+    """The mix with shares float64 (P, J) at points of progress (P,) through T tokens, linear between them, the same in
+    every epoch."""
     from dagster_divorder.core.kernels.moving_windows import MovingMix
 
     widths = np.diff(progress)[:, np.newaxis] * tokens
@@ -53,7 +52,7 @@ def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -
 
 
 def wanted_between(mix: MovingMix, edges: Floats) -> Floats:
-    """Shares that the mix wants between neighbouring edges, float64 (E - 1, J); edges: float64 (E,), in tokens."""
+    """Mean shares of the mix between neighbouring edges, float64 (E - 1, J). edges: float64 (E,), in tokens."""
     segment = np.maximum(np.searchsorted(mix.at, edges, side="right") - 1, 0)
     x = (edges - mix.at[segment])[:, np.newaxis]
     reached = mix.reached[segment] + x * (mix.share[segment] + 0.5 * x * mix.drift[segment])
@@ -63,13 +62,13 @@ def wanted_between(mix: MovingMix, edges: Floats) -> Floats:
 def slide_along(
     tokens: NDArray[np.int64], codes: NDArray[np.int32], mix: MovingMix, window: int
 ) -> tuple[float, float, float, float, int]:
-    """worst, mean, worst_tv, mean_tv, worst_start over all positions of the window, as
-    `kernels.sliding_windows.slide_documents` gives them for a mix that stays. At least `window` tokens in all."""
+    """(worst, mean, worst_tv, mean_tv, worst_start) over all positions of the window, as
+    `kernels.sliding_windows.slide_documents` for a constant mix. Needs at least `window` tokens."""
     from dagster_divorder.core.kernels.moving_windows import moving_deviations
 
     bounds = np.concatenate([[0], np.cumsum(tokens)])
     last = int(bounds[-1]) - window
-    # Two rising runs, which a stable sort merges.
+    # A stable sort merges two rising runs in linear time.
     every = np.sort(np.clip(np.concatenate([bounds, bounds - window]), 0, last), kind="stable")
     starts = every[np.diff(every, prepend=-1) > 0]
     worst, tv, _ = moving_deviations(tokens, codes, mix, starts, starts + window)

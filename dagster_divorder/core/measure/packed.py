@@ -1,7 +1,6 @@
-"""The measures of packed sequences in an order: a stream of runs of tokens, measured as documents are.
+"""The measures of packed sequences in an order, as a stream of runs of tokens.
 
-Letters: Q runs, S sequences, E epochs, N documents. A run's tokens have its document's trait values. Windows are of
-tokens, so padding is in none.
+Letters: Q runs, S sequences, E epochs, N documents. A run has its document's trait values. Windows contain no padding.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def measure_packed(
     batch: int,
     targets: Mapping[str, Targets] | None = None,
 ) -> Diversity:
-    """Every measure of `packed` in the order of the first epoch; `windows` and `seam` run on through all epochs.
+    """Every measure of `packed` in the order of the first epoch; `windows` and `seam` continue through all epochs.
 
     epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch, targets: as for `measure`, by document.
     """
@@ -49,14 +48,14 @@ def measure_packed(
 
 
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(runs int64 (Q,) as the sequences of `order` hold them, int64 (S + 1,): where each sequence begins in that)."""
+    """(runs in the order of their sequences, int64 (Q,); offsets of the sequences in them, int64 (S + 1,))."""
     return row_entries(indptr, indices_in(order, len(indptr) - 1, "sequence"))
 
 
 @dataclass(frozen=True, eq=False)
 class ReadRuns:
-    """What is read in an order: runs of tokens, the document, first token in it and length of each, int64 (Q,). indptr:
-    where each sequence begins among them, int64 (S + 1,); of whole documents each is one."""
+    """Runs of tokens in reading order: document, first token and length, int64 (Q,). indptr: int64 (S + 1,), offsets of
+    sequences; for whole documents each document is one."""
 
     document: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -65,11 +64,11 @@ class ReadRuns:
 
 
 def sequences_stream(packed: PackedSequences, order: ArrayLike) -> ReadRuns:
-    """Packed sequences as a trainer reads them in an order, int (S,)."""
+    """The runs of packed sequences in an order, int (S,)."""
     runs, indptr = runs_in_order(packed.indptr, order)
     return ReadRuns(packed.document[runs], packed.start[runs], packed.length[runs], indptr)
 
 
 def documents_stream(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> ReadRuns:
-    """Whole documents in an order, int (N,), of so many tokens each, int (N,)."""
+    """Whole documents in an order, int (N,). tokens: int (N,)."""
     return ReadRuns(order, np.zeros_like(order), tokens[order], np.arange(len(order) + 1))

@@ -1,4 +1,4 @@
-"""How far the growing prefix of an order strays from the corpus's mix, and how soon it shows every cluster.
+"""Deviation of an order's prefixes from the corpus's mix, and how soon every cluster occurs.
 
 A window is the difference of two prefixes, so a small prefix deviation bounds the deviation of every window.
 """
@@ -42,8 +42,8 @@ def squares_in_stream(
     sequence_length: int,
     mix: MovingMix | None = None,
 ) -> NDArray[np.float64]:
-    """D(t)^2 of one group of documents already in order, at every sequence end, float64 (S,). mix: what prefixes are
-    held against where it moves (`core.measure.moving`), in place of the whole's p."""
+    """D(t)^2 of one group for documents already in order, at every sequence end, float64 (S,). mix: a moving mix
+    (`core.measure.moving`) that takes the place of the whole's p."""
     if mix is None:
         from dagster_divorder.core.kernels.windows import prefix_squares
 
@@ -70,15 +70,13 @@ def prefix_of(squares: NDArray[np.float64], total: int, sequence_length: int) ->
 
 
 def coverage_in_stream(tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int) -> float:
-    """The share of the tokens, of documents in order, after which every cluster has been seen, in (0, 1]; 0.0 of none.
-
-    A cluster is seen at its first token; one whose documents have no tokens is never waited for.
-    """
+    """Share of the tokens of documents in order after which every cluster has occurred, in (0, 1]; 0.0 without tokens.
+    Clusters without tokens are ignored."""
     total = int(tokens.sum())
     if total == 0:
         return 0.0
     at = np.flatnonzero(tokens)
     first = np.full(n_values, -1, np.int64)
-    # Of equal indices the last assignment stays: each value's first document.
+    # The last assignment to an index wins, so each value gets its first document.
     first[codes[at[::-1]]] = at[::-1]
     return (int(tokens[: first.max()].sum()) + 1) / total

@@ -1,10 +1,9 @@
-"""The seam between two readings of the data: what a trainer meets where one epoch ends and the next begins.
+"""The seam between epochs: windows across the end of one and the beginning of the next.
 
 Letters: N documents, J trait values, E epochs, T tokens an epoch, W tokens a window.
 
-Most trainers read one order again: its end is followed by its beginning. So the epochs are taken as a circle, in which
-the last one is followed by the first, and an order of one epoch by itself. Windows across the seam are those that hold
-tokens of both sides, W - 1 positions of them, and the last and the first window itself.
+Most trainers repeat one order, so the epochs form a circle: the last one is followed by the first, a single one by
+itself. The windows across a seam are the W - 1 positions with tokens of both sides, and the last and the first window.
 Cost: O(N + n log J) for the n documents within a window of a seam.
 """
 
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""tokens (N,) and values of a trait (N,) of documents in order."""
+"""Tokens (N,) and trait values (N,) of documents in order."""
 
 
 @dataclass(frozen=True)
 class Seam:
     """One trait across the seam, over every position of the window.
 
-    worst, mean, worst_tv, mean_tv: as in `WindowDeviation`; of several seams the largest, and the mean.
-    head_tail: total variation between the first window's shares and the last one's of the epoch before (the difference
-        that a mix which moves wants apart); mean over the seams.
-    All are 0 where the data is no longer than a window, which is then all of it wherever it starts.
+    worst, mean, worst_tv, mean_tv: as in `WindowDeviation`; over several seams the largest and the mean.
+    head_tail: total variation between the first window of an epoch and the last one of the epoch before, less the
+        difference that a moving mix wants; mean over the seams.
+    All are 0 if the data is no longer than a window.
     """
 
     window_tokens: int
@@ -46,8 +45,8 @@ class Seam:
 
 
 def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: MovingMix | None = None) -> Seam:
-    """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: what windows
-    are held against, for at least two epochs, where it moves."""
+    """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: a moving mix
+    of at least two epochs that takes the place of the whole's p."""
     total = int(epochs[0][0].sum())
     if total <= window:
         return Seam(window, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -78,7 +77,7 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Movin
 
 
 def _cut(stream: ValuedTokens, start: int, stop: int) -> ValuedTokens:
-    """The tokens [start, stop), as parts of documents."""
+    """The tokens [start, stop) as parts of documents."""
     tokens, codes = stream
     ends = np.cumsum(tokens)
     first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")

@@ -1,4 +1,4 @@
-"""What each training sequence is made of: features whose stationarity is looked at, from the plan and the traits alone.
+"""Features of training sequences for the drift test, from the plan and the traits alone.
 
 Letters: S sequences, Q runs of tokens in them, N documents, U documents that the sequences hold, J trait values.
 Cost: O(Q log Q).
@@ -24,19 +24,19 @@ Ints = NDArray[np.int64]
 
 DOCUMENTS = "documents a sequence"
 LONG = TENTHS
-"""A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
+"""Sequences from which a document counts as long; its parts should be spread over the tenths."""
 
 
 class SequenceRuns(ReadRuns):
-    """Some sequences in an order, and the runs of tokens in them, all of one token or more."""
+    """Sequences in an order, with their runs of at least one token."""
 
     @classmethod
     def of(cls, packed: PackedSequences, order: ArrayLike, tokens: ArrayLike) -> SequenceRuns:
-        """The sequences of `order`, int (S,), in that order, without the tokens that a document (N,) has not of its
-        own: end-of-text tokens."""
+        """The sequences of `order`, int (S,), in that order, without end-of-text tokens. tokens: (N,), of each document
+        without them."""
         read = sequences_stream(packed, order)
         length = np.minimum(read.length, np.asarray(tokens, np.int64)[read.document] - read.start)
-        # An end-of-text token may be alone in its sequence.
+        # A sequence may hold nothing but an end-of-text token.
         own = length > 0
         kept = np.concatenate([[0], np.cumsum(own)])
         return cls(read.document[own], read.start[own], length[own], kept[read.indptr])
@@ -47,38 +47,38 @@ class SequenceRuns(ReadRuns):
 
     @cached_property
     def sequence(self) -> Ints:
-        """Of each run, int64 (Q,)."""
+        """The sequence of each run, int64 (Q,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     @cached_property
     def tokens(self) -> NDArray[np.float64]:
-        """Of each sequence, (S,), at least 1."""
+        """Tokens of each sequence, float64 (S,), at least 1."""
         return np.maximum(np.bincount(self.sequence, self.length, len(self)), 1.0)
 
     @cached_property
     def documents(self) -> tuple[Ints, Ints]:
-        """(documents (U,), which of them each run is of, (Q,))."""
+        """(distinct documents (U,), index in them of each run's document (Q,))."""
         return np.unique(self.document, return_inverse=True)
 
     def mix(self, codes: NDArray[np.integer]) -> csr_matrix:
-        """Tokens by value of each sequence, CSR int64 (S, J); codes int (Q,) by run."""
+        """Tokens of each value in each sequence, CSR int64 (S, J). codes: int (Q,) by run."""
         return self._counts(codes, self.length)
 
     def held(self, fewest: int) -> csr_matrix:
-        """Which sequences hold parts of each document that is in at least `fewest` of them, CSR (S, G), entries 1."""
+        """Sequences (rows) of each document that lies in at least `fewest` of them, CSR (S, G) of ones."""
         _, which = self.documents
         occurrences = self._counts(which, np.ones(len(which), np.int64))
         occurrences.data[:] = 1
         return occurrences[:, np.bincount(occurrences.indices, minlength=occurrences.shape[1]) >= fewest]
 
     def per_token(self, values: NDArray[np.number]) -> NDArray[np.float64]:
-        """Mean of a number of the runs, (Q,), over the tokens of each sequence, (S,)."""
+        """Mean of `values` (Q,) by run over the tokens of each sequence, float64 (S,)."""
         return np.asarray(np.bincount(self.sequence, self.length * values, len(self)) / self.tokens)
 
     def _counts(self, codes: NDArray[np.integer], counts: Ints) -> csr_matrix:
         from scipy.sparse import csr_matrix
 
-        # Making it of (row, column) pairs adds up those that are equal.
+        # Construction from (row, column) pairs sums equal pairs.
         shape = (len(self), int(codes.max(initial=0)) + 1)
         return csr_matrix((counts, (self.sequence, codes)), shape=shape)
 
@@ -86,10 +86,10 @@ class SequenceRuns(ReadRuns):
 def sequence_features(
     runs: SequenceRuns, traits: Mapping[str, ArrayLike], tokens: ArrayLike, balanced: Collection[str]
 ) -> Iterator[Feature]:
-    """Features of the sequences, as they stand in `runs`.
+    """Features of the sequences in `runs`.
 
-    traits: name -> int codes (N,), among them perhaps "cluster". tokens: int (N,), of each document. balanced: names of
-    the features that the order saw.
+    traits: name -> int codes (N,), possibly with "cluster". tokens: int (N,), of each document. balanced: names of the
+    features that the order balanced.
     """
     from scipy.sparse import csr_matrix
 

@@ -1,4 +1,4 @@
-"""Trait shares of windows of training, against the corpus's own."""
+"""Deviation of trait shares in windows of training from the corpus's shares."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShareDeviation:
-    """How far the trait's shares in aligned windows are from the corpus's p.
+    """Deviation of a trait's shares in aligned windows from the corpus's p.
 
     For window w with shares p_j(w), both in [0, 1]:
         worst_w = max_j |p_j(w) - p_j|        tv_w = 1/2 sum_j |p_j(w) - p_j|
         l2_w = sqrt(sum_j (p_j(w) - p_j)^2)
-    windows: full windows measured; 0 for a corpus without tokens, and then all values are 0.
-    worst_window: the first window with the largest worst_w; -1 without one, or if averaged orders disagree.
-    partial: the corpus is shorter than one window, which is then the whole corpus (and deviates by 0).
+    windows: number of full windows; 0 for a corpus without tokens, whose values are all 0.
+    worst_window: the first window with the largest worst_w; -1 without windows, or if averaged orders disagree.
+    partial: the corpus is shorter than one window, so the window is the whole corpus and deviates by 0.
     """
 
     windows: int
@@ -42,7 +42,7 @@ class ShareDeviation:
 def summarize_windows(
     worst: NDArray[np.float64], tv: NDArray[np.float64], l2: NDArray[np.float64], *, partial: bool
 ) -> ShareDeviation:
-    """What `aligned_windows` found, in one value."""
+    """Summary of the arrays of `aligned_windows`."""
     if not len(worst):
         return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
     return ShareDeviation(
@@ -65,9 +65,8 @@ def aligned_windows(
     window: int,
     mix: MovingMix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """worst, tv and l2 of each full window [i W, (i+1) W), float64 (windows,); one that is not full is left out: a few
-    tokens always deviate. mix: what they are held against where it moves (`core.measure.moving`), in place of the
-    whole's p."""
+    """(worst, tv, l2) of each full window [i W, (i+1) W), float64 (windows,). A partial last window is left out, as few
+    tokens always deviate. mix: a moving mix (`core.measure.moving`) that takes the place of the whole's p."""
     windows = int(tokens.sum()) // window
     if mix is not None:
         from dagster_divorder.core.kernels.moving_windows import moving_deviations
@@ -89,9 +88,8 @@ def cluster_mix(
 ) -> NDArray[np.float32]:
     """Token share of each cluster in `columns` equal slices of the ordered corpus, float32 (columns, K).
 
-    Slice c is [c T / columns, (c + 1) T / columns) of the T tokens. Its edges need not be whole, so a token
-    may be split between two slices; counted in units of 1/columns token the edges are whole, and the shares
-    exact. A row sums to 1; with no tokens at all the rows are 0.
+    Slice c is [c T / columns, (c + 1) T / columns) of the T tokens. Its edges may split a token; in units of 1 /
+    columns tokens they are whole, so shares are exact. A row sums to 1; without tokens it is 0.
     """
     stream = tokens_in_order(order, tokens)
     values = codes_in_order(order, labels, n_values, len(np.asarray(tokens)))

@@ -1,10 +1,9 @@
-"""Does an order beat shuffling? Its windows against the mean of several shuffles, size by size.
+"""Compares the windows of an order with the mean of several shuffles, size by size.
 
 The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
 in larger windows mean and worst are both smaller, or equal at zero; across the seam of two readings neither is larger.
-A window that the tokens do not fit FITS times is left out, since its few positions are all alike.
-A trait with targets is judged like any other: its windows, ours and the shuffles', are held against the mix that can
-be had of them, which moves.
+A window size is left out if the tokens hold fewer than FITS of them. For a trait with targets, windows of the order and
+of the shuffles are compared with the achievable, moving mix.
 Known weakness: as `core.measure.window_deviation`, and three shuffles differ among themselves.
 """
 
@@ -20,10 +19,10 @@ from dagster_divorder.core.measure.window_deviation import WindowDeviation
 TOLERANCE = 1.01
 FITS = 4
 GOOD_ENOUGH = 0.01
-"""Shuffling is good enough for windows of a size when its worst one strays by at most this much, a percentage point."""
+"""Largest deviation, one percentage point, at which shuffling is good enough for windows of a size."""
 
 SEAM = "batch across the seam"
-"""What windows over the end of the data and its beginning are called."""
+"""Name of the windows across the end and the beginning of the data."""
 
 Windows = Mapping[str, Mapping[str, WindowDeviation]]
 Seams = Mapping[str, Seam]
@@ -31,8 +30,8 @@ Seams = Mapping[str, Seam]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowComparison:
-    """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, ours and that of
-    the shuffles; moving: p_j is what can be had of the trait's targets there; passed: by the rule."""
+    """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, of the order and
+    of the shuffles. moving: p_j are the achievable targets there. passed: by the rule."""
 
     window: str
     trait: str
@@ -46,8 +45,8 @@ class WindowComparison:
 
 @dataclass(frozen=True)
 class ShufflingCheck:
-    """comparisons: all that were made. skipped: windows that were not looked at, with the reason. good_enough: windows
-    larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
+    """comparisons: of all traits and windows. skipped: windows that were left out, with the reason. good_enough:
+    windows larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
 
     comparisons: tuple[WindowComparison, ...]
     skipped: tuple[str, ...]
@@ -58,11 +57,11 @@ class ShufflingCheck:
         return all(comparison.passed for comparison in self.comparisons)
 
     def traits(self, *, moving: bool) -> list[str]:
-        """Those compared whose mix moves, or those whose mix stays."""
+        """Compared traits with a moving mix, or those with a constant one."""
         return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a comparison: how far the share of a value strays, beside shuffling's, in per cent of the tokens."""
+        """A row a comparison: deviations of the order and of shuffling, in per cent of the tokens."""
         return [
             {
                 "window": c.window,
@@ -75,7 +74,7 @@ class ShufflingCheck:
         ]
 
     def text(self) -> str:
-        """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
+        """The result in Markdown: the comparisons, what was left out, and whether shuffling is good enough."""
         failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
         if failed:
             head = f"Not better than shuffling: {', '.join(failed)}."
@@ -119,10 +118,10 @@ def beats_shuffling(
     seams: tuple[Seams, Seams] | None = None,
     moving: Collection[str] = (),
 ) -> ShufflingCheck:
-    """Compare windows by name, the smallest first (which is that of a sequence), for the traits that are balanced.
+    """Compare windows by name for the balanced traits.
 
-    ours, shuffled: window -> trait -> deviation, the latter the average over several shuffles. tokens: in the corpus.
-    seams: by trait, across the seam, ours and the shuffles'. moving: the traits whose mix moves.
+    ours, shuffled: window -> trait -> deviation, the window of a sequence first; `shuffled` is the mean over several
+    shuffles. tokens: of the corpus. seams: trait -> (ours, shuffled) across the seam. moving: traits with a moving mix.
     """
     comparisons, skipped, good_enough = [], [], []
     balanced = list(traits)

@@ -1,8 +1,8 @@
-"""How alike the documents of a sample are: the pairwise cosine similarities, summed up.
+"""Statistics of the pairwise cosine similarities of a sample of documents.
 
 Letters: n sampled documents, D dims.
-Guarantee: exact over all n (n - 1) / 2 pairs, in float32 products and float64 sums; the product runs on one
-thread, so the bytes do not depend on how many there are.
+Guarantee: exact over all n (n - 1) / 2 pairs, in float32 products and float64 sums; the same bytes for any number of
+threads.
 Cost: O(n^2 D) time, 2 n^2 bytes of memory (50 MB and some 1 s for 5,000 x 256).
 Source: Diversity-Ordered Training's similarity report.
 """
@@ -17,7 +17,7 @@ from dagster_divorder.core.checks import finite
 from dagster_divorder.errors import InputError
 
 MAX_ROWS = 20_000
-"""800 MB of pairs; a larger sample says nothing new."""
+"""800 MB of pairs; a larger sample gives the same statistics."""
 
 HIGH = np.float32(0.9)
 
@@ -29,8 +29,10 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
     """rows, pairs; mean, std, min, p5, p50, p95, max of cos(v_i, v_j) over the pairs i < j of vectors (n, D); and
     high_sim_pairs_gt_0.9, the number of pairs above 0.9, which Diversity-Ordered Training counts as near copies.
 
-    A zero vector has cosine 0 with every other. With fewer than two rows there is no pair, and the statistics
-    are None. InputError for more than MAX_ROWS rows, and for NaN or infinity.
+    A zero vector has cosine 0 with every other. With fewer than two rows the statistics are None.
+
+    Raises:
+        InputError: there are more than MAX_ROWS rows, or NaN or infinity.
     """
     unit = np.array(vectors, np.float32)
     if unit.ndim != 2 or len(unit) > MAX_ROWS:
@@ -42,7 +44,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
     if n < 2:
         names = ("mean", "std", "min", "p5", "p50", "p95", "max")
         return {"rows": n, "pairs": 0, **dict.fromkeys(names), "high_sim_pairs_gt_0.9": 0}
-    # Divided by the largest entry first, so that no square over- or underflows in float32.
+    # Scaling by the largest entry keeps squares within the range of float32.
     unit /= np.maximum(np.abs(unit).max(axis=1, keepdims=True, initial=0.0), np.finfo(np.float32).tiny)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
@@ -57,7 +59,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
                 filled += len(later)
         np.clip(pairs, -1.0, 1.0, out=pairs)
         mean = float(pairs.mean(dtype=np.float64))
-        # Block by block: all pairs in float64 would be twice what is here.
+        # Block by block, as float64 would double the memory of all pairs.
         parts = (pairs[at : at + BLOCK_PAIRS] - np.float64(mean) for at in range(0, len(pairs), BLOCK_PAIRS))
         variance = math.fsum(float(part @ part) for part in parts) / len(pairs)
     p5, p50, p95 = np.percentile(pairs, (5, 50, 95), overwrite_input=True)

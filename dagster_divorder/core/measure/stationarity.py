@@ -1,18 +1,17 @@
-"""Does anything drift along an order? Features of its sequences against shuffles of the same sequences.
+"""Tests an order for drift: features of its sequences against shuffles of the same sequences.
 
 Letters: S sequences, F values of a mix, D dims, G kinds of occurrences, R shuffles.
 
-An order can keep the shares it balances and drift in all others. So features that it never saw are measured beside
-those it did. For each feature: the rank correlation of the position (Spearman) with it, the tenth of the order that
-lies farthest from the whole, and the mean distance of a batch from the whole. Each is held against the same measure of
-R shuffles of the same sequences: it drifts where it exceeds their mean by more than SPREADS of their standard
-deviations, and by more than TOLERANCE.
+An order can keep the shares it balances and drift in all others, so features that it never saw are measured too. The
+measures of a feature: its rank correlation (Spearman) with the position, the distance of the farthest tenth from the
+whole, and the mean distance of a batch from the whole. A measure drifts if it exceeds the mean of R shuffles of the
+same sequences by more than SPREADS of their standard deviations, and by more than the factor TOLERANCE.
 
-Guarantee: the same bytes for the same features and seed. An order drawn at random drifts in fewer than 1 % of
-the draws, over all features together (docs/decisions/stationarity.md).
+Guarantee: the same bytes for the same features and seed. Fewer than 1 % of random orders drift in any feature
+(docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
-Known weakness: position is seen in tenths and in batches. What comes and goes within a tenth, and evens out in every
-batch, is not seen; nor is a feature that nobody hands in.
+Known weakness: drift inside a tenth that evens out in every batch is not detected, nor is drift in a feature that is
+not tested.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 Distances = Callable[[NDArray[np.int64]], Sequence[NDArray[np.float64]]]
-"""Of an order (S,): for each grouping of neighbours in it, the distance of each group."""
+"""From an order (S,) to the distances of its groups of neighbours, one array for each grouping."""
 Kind = Literal["mix", "vector", "number", "occurrences", "neighbours"]
 
 SHUFFLES = 24
 SPREADS = 6.0
-"""Of one measure, so that over some fifteen features a shuffle passes in more than 99 % of its draws: with 16 shuffles
-0.8 % of them fail, with 24 0.4 %, with 48 0.1 %; with 5 spreads 2.8, 1.4 and 0.6 %."""
+"""Standard deviations above the shuffles' mean. Over some fifteen features, 0.8 % of random orders then fail with 16
+shuffles, 0.4 % with 24, 0.1 % with 48; with 5 spreads 2.8, 1.4 and 0.6 %."""
 TOLERANCE = 1.05
-"""A smaller ratio to the shuffles' mean is too small to act on, and no drift."""
+"""Ratio to the shuffles' mean below which a difference is too small to count as drift."""
 TENTHS = 10
 LEADING = 8
-"""Values of a mix, or dims, with the largest variance; each has its own rank correlation."""
+"""Number of values or dims, those with the largest variance, that have a rank correlation of their own."""
 FEWEST = 5 * TENTHS
 """Fewest sequences for a test."""
 FEWEST_BATCHES = 2 * TENTHS
@@ -56,17 +55,16 @@ MEASURES = {
     "batch": "mean batch",
     "neighbours": "neighbours alike",
 }
-"""Measures by name, and what people call them."""
+"""Measures by name, with their descriptions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """Something about each sequence that should not depend on where it stands.
+    """A property of sequences that should not depend on their position.
 
-    mix: counts CSR (S, F), whose shares of each row are the mix, such as tokens by source. vector: float (S, D).
-    number: float (S,). occurrences: CSR (S, G), what each sequence holds that is to be spread over the whole order,
-    such as parts of each long document. neighbours: CSR (S, G) likewise, of which no two neighbours should share one.
-    seen: whether the order balanced it.
+    By kind: mix, counts CSR (S, F), compared as shares, such as tokens by source; vector, float (S, D); number, float
+    (S,); occurrences, CSR (S, G), things that should be spread over the order, such as the parts of each long document;
+    neighbours, CSR (S, G), things that neighbouring sequences should not share. seen: whether the order balanced it.
     """
 
     name: str
@@ -90,22 +88,22 @@ class DriftMeasure:
 
     @property
     def excess(self) -> float:
-        """The distance above the shuffles' mean in their standard deviations; 0 if nothing varies."""
+        """Distance above the shuffles' mean in their standard deviations; 0 if nothing varies."""
         return (self.value - self.shuffled) / self.spread if self.spread else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """What was found for one feature.
+    """The result for one feature.
 
-    measures: by name, those that its kind has and the number of sequences allows. `rank`: |Spearman| of the position
-    with a number, with the distance of a mix or vector from the whole, and with each of its leading values or dims; the
-    largest. `tenths`: the largest distance of a tenth from the whole. `batch`: the mean distance of a batch from it.
-    Distances are total variation of mixes, Euclidean between mean vectors, and standard deviations of numbers; for
-    occurrences `tenths` is chi2 over its degrees of freedom. `neighbours`: the share of neighbouring sequences that
-    have something in common.
-    along: the distance of each tenth from the whole, in the order of training; shuffled_along: 5 and 95 % of the
-    tenths of the shuffles lie below. Empty for neighbours.
+    measures: by name, as its kind has them and the number of sequences allows. `rank`: the largest |Spearman| of the
+    position with a number, with the distance of a mix or vector from the whole, or with a leading value or dim.
+    `tenths`: the largest distance of a tenth from the whole. `batch`: the mean distance of a batch from the whole.
+    Distances are total variation for mixes, Euclidean for mean vectors, and in standard deviations for numbers; for
+    occurrences `tenths` is chi2 over its degrees of freedom. `neighbours`: share of neighbouring sequences with
+    something in common.
+    along: distance of each tenth from the whole, in the order of training; shuffled_along: the 5th and 95th percentile
+    of the shuffles' tenths. Both are empty for neighbours.
     """
 
     feature: str
@@ -117,7 +115,7 @@ class Drift:
 
     @property
     def worst(self) -> str:
-        """The measure farthest above shuffling; measures that drift come first."""
+        """The measure farthest above shuffling, among those that drift if any does."""
         return max(self.measures, key=lambda name: (self.measures[name].drifts, self.measures[name].excess))
 
     @property
@@ -127,8 +125,8 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
-    """sequences: how many were looked at. features: none of fewer than FEWEST. exempt: why drift would be no fault,
-    or ""."""
+    """sequences: number of tested sequences. features: empty below FEWEST sequences. exempt: why drift is intended, or
+    ""."""
 
     sequences: int
     features: tuple[Drift, ...]
@@ -154,7 +152,7 @@ class Stationarity:
         return not (self.tested and self.drifting)
 
     def claim(self) -> str:
-        """What was found, in a sentence."""
+        """The result in a sentence."""
         if not self.features:
             return f"Whether anything drifts cannot be told of {self.sequences:,} sequences; expected {FEWEST} or more."
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
@@ -170,7 +168,7 @@ class Stationarity:
         return f"Of {looked}, {len(self.drifting)} drift along the order, worse than any shuffle: {names}."
 
     def text(self) -> str:
-        """The claim, and what drifts by how much, as a sentence and a list (Markdown)."""
+        """The claim and the drifting features, in Markdown."""
         lines = [
             f"- {drift.feature}: {MEASURES[drift.worst]} {drift.measures[drift.worst].value:.3g}, shuffled "
             f"{drift.measures[drift.worst].shuffled:.3g}"
@@ -179,8 +177,8 @@ class Stationarity:
         return "\n".join([self.claim(), *([""] if lines else []), *lines])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a feature, the one that is most above shuffling first: its name, whether the order balanced it, the
-        measure that is most above shuffling beside the shuffles' mean, and whether it drifts."""
+        """A row a feature, the farthest above shuffling first: its name, whether the order balanced it, its worst
+        measure beside the shuffles' mean, and whether it drifts."""
         return [
             {
                 "feature": drift.feature,
@@ -209,15 +207,15 @@ class Stationarity:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """Several orders of the same S sequences, int64 (O, S): each place -> sequence. batch: sequences; what is left
-    after the last whole batch is in none."""
+    """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences of a batch; a partial
+    last batch is ignored."""
 
     orders: NDArray[np.int64]
     batch: int
 
     @classmethod
     def with_shuffles(cls, sequences: int, batch: int, seed: int = 0) -> Orders:
-        """S = `sequences` as they come, and SHUFFLES random orders of them."""
+        """The identity on S = `sequences` sequences, and SHUFFLES random orders."""
         random = np.random.default_rng([seed, sequences])
         shuffles = (random.permutation(sequences) for _ in range(SHUFFLES))
         return cls(np.stack([np.arange(sequences), *shuffles]), batch)
@@ -229,27 +227,25 @@ class Orders:
 
     @cached_property
     def place(self) -> NDArray[np.int64]:
-        """Of each sequence in each order, int64 (O, S)."""
+        """Place of each sequence in each order, int64 (O, S)."""
         places = np.empty_like(self.orders)
         np.put_along_axis(places, self.orders, np.arange(self.sequences)[np.newaxis], axis=1)
         return places
 
     @property
     def tenths(self) -> NDArray[np.int64]:
-        """Where tenths begin, and the end."""
+        """First places of the tenths, and the end."""
         return np.arange(TENTHS + 1) * self.sequences // TENTHS
 
     @property
     def batches(self) -> NDArray[np.int64] | None:
-        """Where whole batches begin, and the end of the last; None of one batch, which has nothing to differ from."""
+        """First places of the whole batches, and the end of the last; None with a single batch."""
         whole = self.sequences // self.batch
         return np.arange(whole + 1) * self.batch if whole > 1 else None
 
 
 def stationarity(features: Iterable[Feature], sequences: int, *, batch: int, seed: int = 0) -> Stationarity:
-    """Compares every feature, in the order of its S = `sequences` rows, with shuffles.
-
-    Fewer than FEWEST sequences are not tested.
+    """Compares every feature, in the order of its S = `sequences` rows, with shuffles; below FEWEST rows none.
 
     Raises:
         InputError: a feature has another number of rows.
@@ -275,18 +271,18 @@ def _drift(
 
 
 def against_shuffles(values: NDArray[np.float64], feature: Feature) -> DriftMeasure:
-    """A measure of an order, values[0], and of its shuffles, the others."""
+    """The measure of an order, values[0], and of its shuffles, values[1:]."""
     shuffled, spread = float(values[1:].mean()), float(values[1:].std(ddof=1))
     if feature.kind == "neighbours":
-        # Of a thing this rare the shuffles may show none: one pair more or less is chance.
+        # For rare pairs the shuffles may have none; one pair more or less is chance.
         pair = 1 / max(feature.values.shape[0] - 1, 1)
         spread = max(spread, float(np.sqrt(max(shuffled, pair) * pair)))
     return DriftMeasure(value=float(values[0]), shuffled=shuffled, spread=spread)
 
 
 def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
-    """(each measure of a feature for every order, float64 (O,); the distance of each tenth from the whole, float64
-    (O, TENTHS)). `Drift` says what they are; neighbours have no tenths.
+    """(each measure of `Drift` for every order, float64 (O,); distance of each tenth from the whole, float64 (O,
+    TENTHS), empty for neighbours).
 
     Raises:
         InputError: the feature has another number of rows than the orders have sequences.
@@ -307,7 +303,7 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
     def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
         return [distances(order) for order in half]
 
-    # Half of the orders a thread: one at a time costs more than a short order.
+    # Two threads take half of the orders each; one order at a time would cost more than it computes.
     with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
         each = itertools.chain(*threads.map(of_half, np.array_split(orders.orders, 2)))
         tenths, *batches = (np.stack(one) for one in zip(*each, strict=True))
@@ -318,10 +314,8 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
 
 
 def sampled_places(sequences: int, batch: int, at_most: int) -> NDArray[np.int64]:
-    """Places of whole batches evenly spaced along an order, int64: all, where they are at most `at_most` sequences.
-
-    Never fewer than FEWEST_BATCHES, where there are so many.
-    """
+    """Places of evenly spaced whole batches of an order, int64, at most `at_most` sequences; at least FEWEST_BATCHES
+    batches if there are as many."""
     batches = max(1, -(-sequences // batch))
     wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
     if wanted == batches:
@@ -332,7 +326,7 @@ def sampled_places(sequences: int, batch: int, at_most: int) -> NDArray[np.int64
 
 
 def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
-    """Total variation of each row's mix from the mix of all rows, float64 (S,); 0 for a row without counts."""
+    """Total variation between each row's mix and that of all rows, float64 (S,); 0 for a row without counts."""
     rows = counts.shape[0]
     return _mix_distances(counts, [np.arange(rows + 1)])(np.arange(rows))[0]
 
@@ -340,8 +334,8 @@ def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
 def _of_mix(
     counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], Distances]:
-    """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix;
-    groupings: where groups begin, and the end of the last, (g + 1,) each."""
+    """(scores for the rank correlation (n, S), function of the groups' distances from the whole) of a mix. groupings:
+    first places of groups, and the end of the last, (g + 1,) each."""
     from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
 
     entries = _entries(counts)
@@ -387,12 +381,12 @@ def _entries(counts: csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.int32], 
 def _of_vectors(
     values: ArrayLike, groupings: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], Distances]:
-    """As `_of_mix`, of vectors (S, D) or numbers (S,); these in standard deviations."""
+    """As `_of_mix`, for vectors (S, D) or numbers (S,); distances of numbers are in standard deviations."""
     vectors = np.asarray(values, np.float64)
     centred = vectors - vectors.mean(axis=0)
     if centred.ndim == 1:
         deviation = centred.std()
-        # Beneath that it is the rounding of the mean that varies.
+        # A smaller spread is rounding noise of the mean.
         same = deviation <= 1e-12 * np.abs(vectors).max()
         centred = (np.zeros_like(centred) if same else centred / deviation)[:, None]
         scores = centred.T
@@ -420,14 +414,14 @@ def _rank_correlations(scores: NDArray[np.float64], place: NDArray[np.int64]) ->
 
 
 def _ranks(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks around 0, equal values with their mean rank (`scipy.stats` does the same, and takes 40 MB to import)."""
+    """Centred ranks, ties with their mean rank (as `scipy.stats`, whose import takes 40 MB)."""
     _, which, many = np.unique(row, return_inverse=True, return_counts=True)
     ends = np.cumsum(many)
     return np.asarray((ends - (many - 1) / 2)[which] - (len(row) + 1) / 2)
 
 
 def _chi2(occurrences: csr_matrix, orders: Orders) -> tuple[NDArray[np.float64], float]:
-    """(each tenth's part of chi2 over all kinds, float64 (R + 1, TENTHS), the degrees of freedom)."""
+    """(each tenth's part of chi2 over all columns, float64 (R + 1, TENTHS); the degrees of freedom)."""
     sequence, which = occurrences.nonzero()
     kinds = occurrences.shape[1]
     share = np.diff(orders.tenths) / orders.tenths[-1]
@@ -442,7 +436,7 @@ def _chi2(occurrences: csr_matrix, orders: Orders) -> tuple[NDArray[np.float64],
 
 
 def _shared(occurrences: csr_matrix, orders: Orders) -> NDArray[np.float64]:
-    """The share of neighbouring sequences that have something in common, for each order, float64 (R + 1,)."""
+    """Share of neighbouring sequences with a common column, for each order, float64 (R + 1,)."""
     sequence, which = occurrences.nonzero()
     shares = np.zeros(len(orders.orders))
     for row, place in enumerate(orders.place):

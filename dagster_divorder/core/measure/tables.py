@@ -87,14 +87,14 @@ def _share(compared: Mapping[str, Any]) -> str:
 
 
 def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
-    """The table people read first: a row an order (of ORDERS)."""
+    """The summary table: a row for each of ORDERS."""
     return [summary_row(name, metrics[name]) for name in ORDERS]
 
 
 def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an order that differ most between orders; None where nothing can be told."""
+    """The figures that differ most between orders; None for what was not measured."""
     batch = figures["batch_shares"]["cluster"]
-    # A corpus smaller than a batch is one window, which deviates from itself by nothing.
+    # A corpus smaller than a batch is a single window, which deviates by 0.
     enough = batch["windows"] > 0 and not batch["partial"]
     return {
         "order": order,
@@ -114,9 +114,8 @@ def summary_row(order: str, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """How many features drift; the largest rank correlation of position with any feature, and over the features of
-    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
-    multiples of shuffling's. None of too few sequences."""
+    """Number of drifting features, and, as multiples of shuffling's: the largest rank correlation, the largest distance
+    of a tenth and the mean distance of a batch, over the features that have them. None below FEWEST sequences."""
     features = drift.features if drift else ()
     measures = [drifting.measures for drifting in features]
 

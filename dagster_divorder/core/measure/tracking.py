@@ -1,11 +1,10 @@
-"""How well an order follows its targets: what was asked, what can be had, what came.
+"""How well an order follows its targets: asked, achievable and achieved shares.
 
-Letters: N documents, J trait values, P points of progress, V values that are asked for, C slices, E epochs.
+Letters: N documents, J trait values, P points of progress, V tracked values, C slices, E epochs.
 
-Asked is the table as it was given. What can be had is the table scaled to the corpus, since every token is placed in
-the end: a value that has 30 % of the tokens averages 30 % over progress, whatever is asked. What came is counted in
-the tokens.
-Known weakness: what can be had is told of the whole order; behind a frozen beginning, which stays as it is, less can.
+Asked: the table as given. Achievable: the table scaled to the corpus, since every token is placed in the end; a value
+with 30 % of the tokens averages 30 % over progress, whatever is asked. Achieved: counted in the order's tokens.
+Known weakness: the achievable shares ignore frozen items, after which less is achievable.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dagster_divorder.core.measure.stream import token_shares
 from dagster_divorder.core.order import Targets
 
 SLICES = 100
-"""Slices of the stream, hundredths, beside batches."""
+"""Slices of the stream that are measured beside batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +54,9 @@ class Tracking:
 def track(
     epochs: Sequence[ValuedTokens], n_values: int, targets: Targets, values: Sequence[int], batch_tokens: int
 ) -> tuple[Tracking, Tracking]:
-    """(in the full batches of `batch_tokens` tokens, in the SLICES slices) of the epochs of an order.
+    """(Tracking in the full batches of `batch_tokens` tokens, in SLICES slices) of the epochs of an order.
 
-    targets: shares (P, J), as they were asked. values: those of the J that are followed.
+    targets: asked shares (P, J). values: the V tracked ones of the J values.
     """
     from dagster_divorder.core.kernels.windows import window_counts
 
@@ -70,7 +69,7 @@ def track(
     place[columns] = np.arange(len(columns))
 
     def sliced(count: int, width: int, unit: int) -> Tracking:
-        """`count` slices of `width` units, of which a token has `unit`."""
+        """`count` slices of `width` units, with `unit` units in a token."""
         edges = np.arange(count + 1, dtype=np.float64) * (width / unit)
         achieved = [
             window_counts(tokens * unit, place[codes], len(columns) + 1, max(1, width))[:count, :-1]

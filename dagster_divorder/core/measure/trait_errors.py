@@ -1,4 +1,4 @@
-"""Errors of each trait apart, up to every step and in every batch, as "Don't Shuffle, Optimize" reports them.
+"""Errors of each trait, up to every step and in every batch, as "Don't Shuffle, Optimize" reports them.
 
 Letters: J trait values, L tokens a sequence, S steps, B batches, R orders, p_j the share of value j.
 
@@ -9,9 +9,9 @@ for each trait, in tokens:
     cumulative error after step t      sqrt(sum_j (T_j(tL) - p_j tL)^2),   T_j the tokens of value j so far
     error of batch b                   sqrt(sum_j (n_bj - p_j n_b)^2),     n_bj its tokens of value j
 
-Its claims are that ours is lower than random's "at all times", and that our worst batch is better than random's best.
-They are counted here against several shuffles: a step is better where ours is below the best of them at that step.
-At the end all tokens are there, every error is 0, and nothing is compared; nor where all are 0.
+The paper claims that its error is lower than random's "at all times", and that its worst batch is better than random's
+best. Here several shuffles are compared: a step is better if our error is below the lowest of theirs at that step.
+Steps at which all errors are 0, such as the last one, are not compared.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ POINTS = 300
 
 @dataclass(frozen=True, eq=False)
 class TraitErrors:
-    """Errors of R orders, in tokens. cumulative: float32 (R, S), after every step. batch: float32 (R, B), of every full
-    batch."""
+    """Errors of R orders, in tokens. cumulative: float32 (R, S), by step. batch: float32 (R, B), by full batch."""
 
     cumulative: NDArray[np.float32]
     batch: NDArray[np.float32]
 
 
 def compare_errors(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[str, Any]]:
-    """`cumulative` and `batch`, each of
+    """`cumulative` and `batch`, each with
 
-    mean, worst: of ours. shuffled_mean: of the shuffle whose mean is the lowest. shuffled_least: the lowest error of
-    all shuffles at any step. steps: that were compared. better: the share of them at which ours is below the best of
-    the shuffles at the same step; None without a step. always: whether it is at all of them.
+    mean, worst: of ours. shuffled_mean: the lowest mean of a shuffle. shuffled_least: the lowest error of any shuffle
+    at any step. steps: number of compared steps. better: share of them at which ours is below all shuffles; None
+    without steps. always: whether that share is 1.
     """
     return {
         "cumulative": _compare(ours.cumulative[0, :-1], shuffled.cumulative[:, :-1]),
@@ -51,8 +50,8 @@ def compare_errors(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[s
 
 
 def error_curves(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[str, Any]]:
-    """The same as lines: `cumulative` and `batch`, each of `at`, progress in (0, 1), `ours`, and `shuffled`, a list a
-    shuffle; means of neighbours, at most POINTS of them."""
+    """The errors as lines: `cumulative` and `batch`, each with `at`, progress in (0, 1), `ours`, and `shuffled`, a list
+    for each shuffle; means of neighbours, at most POINTS of them."""
     return {
         name: {
             "at": binned(mine[0], POINTS).at.tolist(),

@@ -1,18 +1,18 @@
-"""The effective number of different vectors in a set: its Vendi score, from the Gram matrix of unit vectors.
+"""The Vendi score: the effective number of different vectors in a set, from the Gram matrix of unit vectors.
 
-Letters: N vectors, D dims, n of their rows, G groups (sources, clusters, ...). Vectors are rows of length 1, or zero:
-such a row counts for nothing.
+Letters: N vectors, D dims, n selected rows, G groups (sources, clusters, ...). Vectors have length 1, or are zero and
+add nothing.
 
 Vendi(w) = exp(-sum_j l_j ln l_j), l the eigenvalues of the D x D matrix sum_i w_i z_i z_i', over its trace. They are
-the nonzero ones of the N x N kernel sqrt(w_i w_j) z_i'z_j, so that a set is never compared pair by pair: 1 where all
-vectors are alike up to sign, D at most. Of gradients of a model's loss it is called G-Vendi.
+the nonzero ones of the N x N kernel sqrt(w_i w_j) z_i'z_j, so no pairs are compared. The score is 1 if all vectors are
+equal up to sign, and at most D. For gradients of a model's loss it is called G-Vendi.
 
-Guarantee: the same bytes for the same rows in the same order, whatever the number of threads: sums are of float64, of
-blocks in order. Sums of groups add up: what is appended is added to them, and the scores of all of them, of each and
-of all but one come from the sums alone.
+Guarantee: the same bytes for the same rows in the same order and any number of threads, as float64 sums of blocks are
+added in order. Sums of groups are additive: appended rows are added to them, and the scores of the whole, of each group
+and of the whole without a group need only the sums.
 Cost: N D^2 multiplications for the sums, D^3 for a score; 2 blocks of BLOCK numbers a thread, 8 D^2 bytes a group.
 Sources: Friedman and Dieng 2022 (Vendi); Jung et al. 2025 (G-Vendi, and the Gram matrix in place of the kernel).
-Known weakness: a set has at most as many different things as members, so that only sets of like size compare.
+Known weakness: the score is at most the size of the set, so only sets of similar size compare.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Rows = NDArray[np.int64]
 Vectors = NDArray[np.floating]
 
 BLOCK = 1 << 21
-"""Numbers of a block: 8 MB of float32."""
+"""Numbers in a block: 8 MB of float32."""
 AHEAD = 4
-"""Blocks a thread whose results wait to be taken in order."""
+"""Finished blocks for each thread that may wait for their turn."""
 
 WINDOWS = 16
 TINIEST = 1e-12
-"""Least share of an eigenvalue in their sum; smaller ones are rounding."""
+"""Eigenvalues below this share of their sum are rounding noise."""
 
 
 def each_block(
@@ -47,8 +47,8 @@ def each_block(
 ) -> Iterator[Result]:
     """`of_block(part of rows, their vectors float32)` for blocks of rows int64 (n,) of vectors (N, D), in order.
 
-    The vectors may be mapped from a file, and are never held whole. Blocks run side by side, each on one thread, so
-    that nothing depends on how many there are.
+    The vectors may be mapped from a file and are never in memory as a whole. Blocks run in parallel, each on one
+    thread, so results do not depend on the number of threads.
     """
     from joblib import cpu_count
 
@@ -67,7 +67,7 @@ def each_block(
 def sum_products(
     vectors: Vectors, rows: Rows, weigh: Callable[[slice, NDArray[np.float32]], NDArray[np.float32]]
 ) -> Floats:
-    """x' x, float64 (D, D), of the rows x that `weigh` makes of each block."""
+    """Sum of x' x, float64 (D, D), over the weighted blocks x that `weigh` returns."""
 
     def product(part: slice, block: NDArray[np.float32]) -> NDArray[np.float32]:
         block = weigh(part, block)
@@ -95,7 +95,7 @@ def group_grams(vectors: Vectors, rows: Rows, codes: NDArray[np.integer], groups
 def spectrum(gram: Floats) -> tuple[Floats, Floats]:
     """Eigenvalues float64 (D,) of a Gram matrix over its trace, and eigenvectors (D, D) in columns."""
     trace = float(np.trace(gram))
-    # Several threads give other last bits.
+    # The last bits depend on the number of threads.
     with one_blas_thread():
         values, axes = np.linalg.eigh(gram / trace if trace > 0 else gram)
     return values, axes
@@ -108,14 +108,14 @@ def entropy(values: Floats) -> float:
 
 
 def vendi(gram: Floats) -> float:
-    """The Vendi score of a Gram matrix (D, D); 1 of no vectors."""
+    """The Vendi score of a Gram matrix (D, D); 1 without vectors."""
     return float(np.exp(entropy(spectrum(gram)[0])))
 
 
 def window_scores(vectors: Vectors, rows: Rows, tokens: NDArray[np.integer], size: int) -> list[float]:
-    """Vendi of WINDOWS windows of `size` tokens, evenly spaced, each document by its tokens in it; of all windows where
-    these are fewer, or of what there is. rows: int64 (Q,), of the documents that follow one another; tokens: int (Q,),
-    of each."""
+    """Vendi scores of WINDOWS evenly spaced windows of `size` tokens (of all if there are fewer, or of the partial
+    one), documents weighted by their tokens in the window. rows: int64 (Q,), consecutive documents; tokens: int
+    (Q,)."""
     ends = np.cumsum(tokens, dtype=np.int64)
     size = min(size, int(ends[-1]))
     count = int(ends[-1]) // size
@@ -130,7 +130,7 @@ def window_scores(vectors: Vectors, rows: Rows, tokens: NDArray[np.integer], siz
 
 @dataclass(frozen=True, eq=False)
 class GroupDiversity:
-    """Vendi of the `whole`; of each group, float64 (G,), and of all `without` it, float64 (G,)."""
+    """Vendi scores: `whole`; of each group, float64 (G,); of the whole `without` each group, float64 (G,)."""
 
     whole: float
     groups: Floats
@@ -138,7 +138,7 @@ class GroupDiversity:
 
 
 def group_diversity(grams: Floats) -> GroupDiversity:
-    """From the sums of the groups alone, float64 (G, D, D)."""
+    """Scores from the groups' sums, float64 (G, D, D)."""
     total = grams.sum(axis=0)
     return GroupDiversity(
         vendi(total),

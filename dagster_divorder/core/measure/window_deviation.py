@@ -1,18 +1,18 @@
-"""How far any window strays from the whole's own mix, over every position that a window can take.
+"""Deviation of windows from the whole's mix, over every position of the window.
 
 Letters: N documents in order, J trait values, W tokens a window, T tokens in all.
 
-A window is W consecutive tokens and may start at any token. Between two breakpoints (an end of the window meets a
-document's) every share is linear in the window's position, so its largest deviation is convex there: the worst is
-exact, and found at a breakpoint.
+A window is W consecutive tokens and may start at any token. Between two breakpoints, at which an end of the window
+meets the end of a document, every share is linear in the window's position. The deviation is convex there, so its
+maximum is at a breakpoint and exact.
 
-Guarantee: tokens are counted exactly, in 64 bits; shares are float64. Epochs are windows too: an order that names
-documents again, epoch after epoch, is one stream, and windows across its seams count like any other.
+Guarantee: tokens are counted exactly in 64 bits; shares are float64. An order that repeats documents, epoch after
+epoch, is one stream, and windows across seams count like any other.
 Cost: O(N log J) time for each window size, two breakpoints a document; O(J) memory beside the stream.
 Source: the objective of Don't Shuffle, Optimize, max_j max_[a,b) |p_j(a,b) - p_j|, here for windows of one size.
-Known weakness: means are trapezoid integrals over the breakpoints, and so bounds from above, since the deviation is
-convex between them: 1 to 2 % too high in windows of a sequence of the mixture corpus, right in batches. Cutting
-documents makes more breakpoints and brings the bound nearer, so compare the means of orders that are cut alike.
+Known weakness: means are trapezoid integrals over the breakpoints, hence upper bounds, as the deviation is convex: 1 to
+2 % too high in windows of a sequence of the mixture corpus, exact in batches. Cut documents add breakpoints and tighten
+the bound, so compare the means of orders with equal cuts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowDeviation:
-    """How far one trait's shares in a window stray from the whole's p, over every position of the window.
+    """Deviation of one trait's shares in a window from the whole's p, over every position of the window.
 
     For the window at token a, with shares p_j(a), both in [0, 1]:
         worst(a) = max_j |p_j(a) - p_j|        tv(a) = 1/2 sum_j |p_j(a) - p_j|
     worst, worst_tv: their maxima. mean, mean_tv: their means over a, as trapezoid integrals over the breakpoints.
     worst_start: the first token a at which worst(a) is largest; -1 without tokens, or if averaged orders disagree.
-    positions: starts a window can have, T - W + 1; 0 without tokens, and then all values are 0.
-    partial: the whole is shorter than one window, which is then the whole (and deviates by 0).
-    ideal, ideal_tv: what shuffling single tokens would leave on average; see `shuffled_tokens`.
+    positions: T - W + 1; 0 without tokens, and then all values are 0.
+    partial: the whole is shorter than one window, so the window is the whole and deviates by 0.
+    ideal, ideal_tv: mean deviation of shuffled single tokens; see `shuffled_tokens`.
     """
 
     window_tokens: int
@@ -66,10 +66,9 @@ def windows_in_stream(
 ) -> WindowDeviation:
     """Worst and mean deviation of one trait over all positions of a window of `window_tokens` tokens.
 
-    tokens (N,) of documents in the order in which they are consumed, and their values of the trait, (N,) in [0, J); a
-    document without tokens is in no window and counts nowhere.
-    mix: what windows are held against where it moves (`core.measure.moving`), in place of the whole's p; `ideal` stays
-    that of p. O(N J) time, O(N) memory.
+    tokens (N,) of documents in reading order, codes (N,) in [0, J); documents without tokens are ignored.
+    mix: a moving mix (`core.measure.moving`) that takes the place of the whole's p; it takes O(N J) time and O(N)
+    memory. `ideal` still uses p.
     """
     from dagster_divorder.core.kernels.sliding_windows import slide_documents
 
@@ -78,7 +77,7 @@ def windows_in_stream(
     share = token_shares(tokens, codes, n_values)
     ideal = shuffled_tokens(share, window)
     if total <= window:
-        # What is no longer than a window is the whole, and deviates from itself by nothing.
+        # A window at least as long as the whole deviates by 0.
         start = 0 if total else -1
         return WindowDeviation(window, int(total > 0), 0.0, 0.0, 0.0, 0.0, start, 0 < total < window, *ideal)
     slid = (
@@ -90,13 +89,12 @@ def windows_in_stream(
 
 
 def shuffled_tokens(share: ArrayLike, window_tokens: int) -> tuple[float, float]:
-    """(max over j, total variation) of the deviation that shuffling single tokens would leave on average.
+    """(largest over j, total variation) of the mean deviation of shuffled single tokens.
 
-    share: p, float (J,). Of n = window_tokens tokens drawn at random, the share of value j is off by
-    sqrt(2 p_j (1 - p_j) / (pi n)) on average (mean absolute deviation of the binomial, by the normal law). The first
-    number is the largest of these, that of the value whose p_j is nearest to 1/2: since a mean of maxima is at least
-    the maximum of the means, `mean` is above it even for shuffled tokens. The second is half their sum: `mean_tv` of
-    shuffled tokens.
+    share: p, float (J,). In n = window_tokens random tokens the share of value j deviates by sqrt(2 p_j (1 - p_j) / (pi
+    n)) on average (mean absolute deviation of the binomial, normal approximation). The first number is the largest of
+    these; a mean of maxima is at least the maximum of the means, so `mean` exceeds it even for shuffled tokens. The
+    second is half their sum, the `mean_tv` of shuffled tokens.
     """
     p = np.asarray(share, np.float64)
     off = np.sqrt(2 * p * (1 - p) / (math.pi * positive("window_tokens", window_tokens)))

@@ -1,4 +1,4 @@
-"""Windows that stray most from the mix, and what is in them: for people who want to see why.
+"""The windows with the largest deviation, and their contents.
 
 Letters: N documents, S sequences, J trait values.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def window_contents(
     order: ArrayLike, tokens: ArrayLike, start: int, window_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(items int64 (n,) of a window in their order, tokens int64 (n,) that each has in it).
+    """(items of a window in their order, int64 (n,); tokens of each in the window, int64 (n,)).
 
-    The window is the tokens [start, start + window_tokens) of the items laid end to end, cut at the end of the data. An
-    item that the order repeats counts each time. order: (M,) of items; tokens: (items,).
+    The window is the tokens [start, start + window_tokens) of the items end to end, up to the end of the data. order:
+    (M,) of items, possibly repeated. tokens: (items,).
     """
     stream = tokens_in_order(order, tokens)
     ends = np.cumsum(stream)
@@ -37,8 +37,8 @@ def window_contents(
 def sequence_variation(counts: csr_matrix) -> NDArray[np.float64]:
     """Total variation between each sequence's shares of one trait and the whole's, float64 (S,); 0 without tokens.
 
-    counts: CSR (S, J), tokens of each value in each sequence. Padding is no token. With q the shares of a sequence and
-    p the whole's, tv = sum_j max(0, q_j - p_j), so only the values that a sequence holds are looked at.
+    counts: CSR (S, J), tokens of each value in each sequence, without padding. With q the shares of a sequence and p
+    the whole's, tv = sum_j max(0, q_j - p_j), which needs only the values in a sequence.
     """
     lengths = np.asarray(counts.sum(axis=1), np.int64).ravel()
     share = np.asarray(counts.sum(axis=0), np.int64).ravel() / max(int(lengths.sum()), 1)

@@ -1,12 +1,12 @@
-"""Items taken in turn, as long as they fit into a budget."""
+"""First-fit selection under a budget."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def first_fit(sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
-    """Takes each item in turn that fits into the remaining budget; bool (n,). sizes: (n,) >= 0. No other item would fit
-    afterwards. O(n) for each item that is too large."""
+    """Takes each item in turn that fits into the remaining budget; bool (n,). sizes: (n,) >= 0. Afterwards no further
+    item fits. O(n) for each item that is too large."""
     taken, coming = np.zeros(len(sizes), bool), np.flatnonzero(sizes <= budget)
     while len(coming):
         sums = np.cumsum(sizes[coming], dtype=np.int64)

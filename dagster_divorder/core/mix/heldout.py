@@ -1,10 +1,10 @@
-"""Which documents are held out of training: of each source a share, by hash.
+"""Documents that are held out of training: the same share of every source, chosen by hash.
 
 Letters: D documents, S sources.
-Guarantee: of n documents of a source share * n are held out, rounded (a half upwards), but never all of them; those
-that are kept stay. Which they are depends on their ids and the seed alone, not on the order of the documents.
+Guarantee: share * n of a source's n documents are held out, rounded (a half upwards), but never all of them. Documents
+held out before stay held out. The choice depends only on ids and seed, not on the order of the documents.
 Cost: O(D log D).
-Known weakness: a share of documents, not of tokens: of a source of few long documents it may hold much more.
+Known weakness: the share counts documents, not tokens; in a source of few long documents the two differ much.
 """
 
 import numpy as np
@@ -19,10 +19,10 @@ def choose(
     kept: NDArray[np.bool_],
     barred: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Which of D documents are held out, bool (D,).
+    """Mask of held-out documents, bool (D,).
 
-    ids: uint64 (D, 2), distinct, evenly spread over all of their bits. codes: int (D,) in [0, S), their sources.
-    kept: bool (D,), those that are held out anyway. barred: bool (D,), those that must not be, unless kept.
+    ids: uint64 (D, 2), distinct hashes, spread evenly over all bits. codes: int (D,) in [0, S), sources.
+    kept: bool (D,), documents that stay held out. barred: bool (D,), documents that must not be held out unless kept.
     """
     mask, factor = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     # Odd, so that distinct ids stay distinct.

@@ -1,28 +1,28 @@
-"""How often each record stands in the training stream: the plan of a mix, and whole records that realise it.
+"""Mixes: how often each record occurs in the training stream so that each value gets its share of tokens.
 
-Letters: N records, K values of the trait that is mixed (sources, say), T planned tokens, R epochs at most.
+Letters: N records, K values of the mixed trait (such as sources), T planned tokens, R the largest number of epochs.
 
-A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of what there is of it:
+A plan gives value k a share s_k of T tokens, which is T s_k / size_k epochs of its records:
 
 - `natural`: s_k ~ size_k, the corpus as it is.
-- a number: s_k ~ size_k ** number, a temperature of 1 / number; `sqrt` is 0.5. Small values gain as it falls.
-- `unimax`: equal tokens for all, but for values that would take more than R epochs, which get R; what they leave is
-  dealt equally to the others.
+- a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
+- `unimax`: equal tokens for every value. A value that would take more than R epochs gets R; the others share the rest
+  equally.
 - a table: the shares themselves. Values that are not named get nothing.
 
-With w_k the weights and c_k = R size_k, all of them are min(c_k, level w_k), level such that the sum is T; w_k = 1 for
-`unimax`. The others are refused where a c_k counts, and the message gives that mix, the nearest that can be reached.
+With weights w_k and limits c_k = R size_k, every rule gives min(c_k, level w_k), with the level at which the sum is T;
+w_k = 1 for `unimax`. If a limit binds, the other rules raise an error that names this mix, the nearest within reach.
 
-Records are whole: all of a value stand floor(epochs) times in the stream, and those of a part of it once more. What is
-consumed stands as often as it was read, and counts first.
-Guarantee: that part is within half of the shortest record left out of it of what is planned. Where that is more than
-CLOSE of it, as with books that are much of a value, the longest records are decided first, such that the others can
-fill the rest; then the part is as near from below as whole records come, or within CLOSE.
+Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
+records occur at least as often as they were read, and count first.
+Guarantee: the part's tokens differ from the plan by at most half of its shortest record that is left out. If that is
+more than CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the
+rest; the part is then the nearest from below that records allow, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
-up: the same result; roll-over, On Shuffling Tokens (TokenShard).
-Known weakness: a value of a few long records cannot always follow its plan; `realised` says what it gets. Books that
-fill up a share are in whatever their topics are.
+up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
+Known weakness: a value of few long records may miss its plan; `realised` reports by how much. Books that fill up a
+share are chosen without regard to their topics.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ POWERS = {"natural": 1.0, "sqrt": 0.5, "unimax": 0.0}
 """Rules by the power of the sizes that the weights are."""
 
 SUM_TOLERANCE = 1e-6
-"""A table's shares that sum to 1 within this are taken as they are, and a share this part above its limit is cut."""
+"""Tolerance of the sum of a table's shares, and relative tolerance of a share above its limit."""
 
 MOST_NAMED = 20
-"""Values named in a message."""
+"""Most values that a message names."""
 
 CLOSE = 0.005
-"""Part of the tokens wanted of a value by which records may miss them before the longest are decided first: shares are
-nearer, and fewer records are chosen along the order, as it falls."""
+"""Relative error of a value's tokens above which its longest records are decided first. A smaller value brings shares
+nearer to the plan, but chooses fewer records along the order."""
 
 SUMS, MOST_LONG = 1 << 18, 200
-"""SUMS: units that tell sums of long records apart. MOST_LONG: such records tried beyond the first choice."""
+"""SUMS: resolution of the sums of long records. MOST_LONG: long records tried beyond the first choice."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""
@@ -65,9 +65,9 @@ ODD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, eq=False)
 class MixPlan:
-    """names: the K values of the trait. By value: sizes int64 (K,), tokens there are; shares float64 (K,), planned, sum
-    1; tokens int64 (K,), planned, their sum is the total; epochs float64 (K,), tokens / sizes, 1 for a value without
-    tokens that a rule leaves in. normalised: whether shares were given that did not sum to 1.
+    """A plan by value. names: the K values of the trait. sizes int64 (K,): available tokens. shares float64 (K,):
+    planned, sum 1. tokens int64 (K,): planned. epochs float64 (K,): tokens / sizes, 1 for a value without tokens that a
+    rule includes. normalised: whether the given shares did not sum to 1.
     """
 
     names: tuple[str, ...]
@@ -80,8 +80,9 @@ class MixPlan:
 
 @dataclass(frozen=True, eq=False)
 class Realised:
-    """What whole records make of a plan, by value. records, int64 (K,): those that stand in the stream; unique_tokens
-    int64 (K,): theirs, each counted once; tokens int64 (K,): in the stream; epochs, shares float64 (K,): of these."""
+    """The mix that whole records give, by value. records int64 (K,): distinct records in the stream; unique_tokens
+    int64 (K,): their tokens, each record once; tokens int64 (K,): in the stream; epochs, shares float64 (K,): of
+    `tokens`."""
 
     records: Ints
     unique_tokens: Ints
@@ -97,14 +98,14 @@ def plan_mix(
     total_tokens: int | None = None,
     max_repeats: float | None = None,
 ) -> MixPlan:
-    """The tokens that the stream is to have of each value.
+    """Planned tokens of each value.
 
-    weights: one of POWERS, or a power >= 0, or the share of each value that is to be in, >= 0; divided by their sum if
-    that is not 1. sizes: value -> tokens of what may be trained on. total_tokens: of the stream; by default those of
-    the values that are in. max_repeats: epochs of one value at most; by default as many as it takes.
+    weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
+    tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
+    max_repeats: most epochs of one value; None: no limit.
 
     Raises:
-        InputError: an argument cannot be used, or the mix not be reached within max_repeats.
+        InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
     """
     names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
     if not available.sum():
@@ -117,20 +118,20 @@ def plan_mix(
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
     weight = _weights(weights, names, available, max_repeats)
     normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
-    weight /= weight.max()  # the largest numbers have no sum
+    weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
     total = int(available[used].sum()) if total_tokens is None else total_tokens
     most = np.minimum(available[used] * (np.inf if max_repeats is None else max_repeats), total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
-    # All in one proportion is the most that `unimax` can have.
+    # `unimax` reaches its limits when all values have the same number of epochs.
     proportion = available if weights == "unimax" else weight
     wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
         raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
-    # Whole tokens by largest remainder; of quadrillions the floor may be a few too many.
+    # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
     tokens[np.argsort(tokens - planned, kind="stable")[: max(short, 0)]] += 1
     tokens[planned.argmax()] += min(short, 0)
@@ -150,15 +151,15 @@ def times_of(
     order: Ints,
     consumed: NDArray[np.integer] | None = None,
 ) -> NDArray[np.int32]:
-    """How often each record stands in the stream, int32 (N,).
+    """How often each record occurs in the stream, int32 (N,).
 
-    tokens: int64 (N,), of each record. codes: int (N,), its value, an index of plan.names. order: int64 (N,), the
-    records in an order of which every beginning is diverse: those that come first stand once more than others of their
-    value. consumed: int (N,), how often each record has been read; it stands as often at least, which counts first. A
-    record without tokens stands once if its value is in.
+    tokens: int64 (N,), of each record. codes: int (N,), the record's value, an index of plan.names. order: int64 (N,),
+    records in an order whose every prefix is diverse; the first records of a value occur once more than its others.
+    consumed: int (N,), how often each record has been read, a lower bound of the result. A record without tokens occurs
+    once if its value has a share.
 
     Raises:
-        InputError: the plan is so small that no record is chosen.
+        InputError: the plan is too small for a single record.
     """
     least = np.zeros(len(tokens), np.int32) if consumed is None else consumed.astype(np.int32)
     times = least.copy()
@@ -178,10 +179,10 @@ def times_of(
 
 
 def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How often each of the records of a value, of `lengths` int64 (n,), stands so that they have `wanted` tokens, or
-    as nearly as can be, int32 (n,)."""
+    """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`. lengths:
+    int64 (n,)."""
     level = wanted // int(lengths.sum())
-    # What is consumed more often than that takes the room of others.
+    # Records that were consumed more often than `level` take the room of others.
     while level and np.maximum(consumed, level) @ lengths > wanted:
         level -= 1
     times = np.maximum(consumed, np.int32(level))
@@ -192,9 +193,8 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[n
 
 
 def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
-    """Which of some records, of `lengths` int64 (n,), have `wanted` tokens or as nearly as can be, bool (n,): the first
-    that fit, and in the end the shortest that did not, if that is nearer. Where these miss more than CLOSE of it, the
-    longest are decided first."""
+    """Records whose `lengths` int64 (n,) sum nearest to `wanted`, bool (n,): first fit, then the shortest of the others
+    if the sum is nearer with it. If that misses by more than CLOSE, the longest records are decided first."""
     chosen = first_fit(lengths, wanted)
     off = _add_the_shortest(chosen, lengths, wanted)
     if off > CLOSE * wanted and wanted < lengths.sum():
@@ -205,7 +205,7 @@ def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
 
 
 def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> int:
-    """How far the chosen ones are off, with the shortest of the others among them if they are nearer then."""
+    """Adds the shortest record that is not chosen if the sum is nearer with it; how far the sum is off."""
     short = wanted - int(lengths.sum(where=chosen))
     if chosen.all() or short <= 0:
         return abs(short)
@@ -215,10 +215,10 @@ def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> 
 
 
 def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """As `_nearest`, records longer than CLOSE of what is wanted decided from the longest on: each stays as it is in
-    `chosen` where the shorter ones can still fill the rest, and else is changed. The others are chosen anew.
+    """As `_nearest`, but decides records longer than CLOSE * wanted first, from the longest down. Each keeps its state
+    in `chosen` if shorter records can still fill the rest, and changes otherwise. The short records are chosen anew.
 
-    Sums that long records can have are sets of bits, of SUMS units at most; a length counts as the next whole unit.
+    The possible sums of long records are a bit set of at most SUMS units; a length is rounded up to whole units.
     """
     is_long = lengths > CLOSE * wanted
     left_out = np.flatnonzero(is_long & ~chosen & (lengths <= wanted))[:MOST_LONG]
@@ -233,7 +233,7 @@ def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDA
     left = min(left, sums[-1].bit_length() - 1 + filled)
 
     def can_be_filled(left: int, number: int) -> bool:
-        """By the first of them, and by short ones, which fill up to `filled`."""
+        """Whether the first `number` long records and short ones, which fill up to `filled`, can sum to `left`."""
         least = max(0, left - filled)
         return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
 
@@ -250,7 +250,7 @@ def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDA
 
 
 def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDArray[np.integer]) -> Realised:
-    """What the stream has of each value. tokens, codes: as for `times_of`; times: int (N,), how often records stand."""
+    """The stream's mix. tokens, codes: as for `times_of`; times: int (N,), occurrences of each record."""
     values, used = len(plan.names), times > 0
 
     def sums(amounts: NDArray[Any]) -> Ints:
@@ -272,7 +272,7 @@ def _weights(
     sizes: Ints,
     max_repeats: float | None,
 ) -> Floats:
-    """In what proportion the values share the tokens, float64 (K,); 0 for those that are out."""
+    """The values' weights, float64 (K,); 0 for values without a share."""
     if not isinstance(weights, Mapping):
         power = POWERS.get(weights, math.nan) if isinstance(weights, str) else weights
         if not (math.isfinite(power) and power >= 0):
@@ -281,8 +281,8 @@ def _weights(
             )
         if weights == "unimax" and max_repeats is None:
             raise InputError(
-                "mixing.weights is 'unimax', and mixing.max_repeats is not set; expected the epochs of one value at "
-                "most: set it, 4 for example"
+                "mixing.weights is 'unimax', and mixing.max_repeats is not set; set it to the most epochs of one "
+                "value, 4 for example"
             )
         return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
     for name, share in weights.items():
@@ -308,14 +308,12 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _fill(weights: Floats, most: Floats, total: float) -> Floats:
-    """min(most, level * weights), float64 (K,), with a level at which the sum is the total, or `most` if that is less.
-
-    weights: above 0.
-    """
+    """min(most, level * weights), float64 (K,), at the level where they sum to `total`; `most` if its sum is smaller.
+    weights: above 0."""
     by_level = np.argsort(most / weights, kind="stable")
     exhausted = np.cumsum(most[by_level]) - most[by_level]
     behind = np.cumsum(weights[by_level][::-1])[::-1]
-    # Level k is the one if the values before k are exhausted at it, and no others.
+    # Level k is right if exactly the values before k are exhausted at it.
     levels = (total - exhausted) / behind
     enough = np.flatnonzero(levels * weights[by_level] <= most[by_level])
     return most if not enough.size else np.minimum(most, levels[enough[0]] * weights)
@@ -324,7 +322,7 @@ def _fill(weights: Floats, most: Floats, total: float) -> Floats:
 def _not_reached(
     names: tuple[str, ...], sizes: Ints, wanted: Floats, nearest: Floats, total: int, max_repeats: float
 ) -> str:
-    """What to say of a mix that takes more than max_repeats epochs of a value."""
+    """The message for a mix that needs more than max_repeats epochs of a value."""
     epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
     worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
     too_many = ", ".join(
@@ -356,13 +354,13 @@ def _not_reached(
 
 
 def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:
-    """An order of N records, int64 (N,): those of a value of the first trait stand together, and every beginning of
-    them is an even part of them in the other traits, the second first.
+    """An order of N records, int64 (N,). Records with the same value of the first trait stand together, and every
+    prefix of them has an even share of each value of the other traits, the second trait first.
 
-    values: of each trait, uint64 (N,), numbers of its values, spread over all of their bits, such as hashes of names.
-    draws: uint64 (N,), a random number of each record. Records of equal values go by their draws; those of one value
-    stand evenly apart among those of the value before it, from a place on that these values draw. So added records move
-    few others, and the order in which records are given decides nothing.
+    values: uint64 (N,) for each trait, hashes of its values, spread over all bits. draws: uint64 (N,), a random number
+    for each record. Records that are equal in all traits are sorted by their draws. The records of one value of an
+    inner trait are spaced evenly within those of the outer value, from an offset drawn by these values. So added
+    records move few others, and the input order has no influence.
     """
     order = np.lexsort([draws, *reversed(values)])
     first, path = np.zeros(len(order), bool), np.zeros(len(order), np.uint64)

@@ -1,21 +1,22 @@
-"""Which documents to train on: jointly for quality and for the diversity of what is chosen (Spokes), and baselines.
+"""Selection of training documents for quality and diversity together (Spokes), and baselines.
 
-Letters: N vectors, D dims, n candidates among them, by `rows` int64 (n,), T steps. Vectors are of length 1 (or zero).
+Letters: N vectors of length 1 (or zero), D dims, n candidates `rows` int64 (n,), T steps.
 
 Spokes seeks the weights w >= 0, sum 1, that maximise
     alpha ln Q(w) + (1 - alpha) ln Vendi(w),  Q(w) = sum_i w_i q_i,
 by exponentiated gradient: w_i <- w_i exp(rate dL/dw_i), over their sum, with
     d ln Q / dw_i = q_i / Q(w),  d ln Vendi / dw_i = -z_i' (ln G) z_i - 1,  G = sum_i w_i z_i z_i'.
-What is chosen are those of the largest weights. A weight is a product over all steps, so that its rank tells how much
-the vector added along the whole way; the optimum itself rests on few of them (D (D + 1) / 2 at most).
+The documents with the largest weights are selected. A weight is a product over all steps, so its rank shows how much
+the vector contributed over the whole ascent; the optimum itself rests on at most D (D + 1) / 2 vectors.
 
-Guarantee: the same bytes whatever the number of threads. With alpha = 0 and a rate of up to 1 no step lowers the
-objective, and it is within ln(n) / (rate T) of its maximum after T: Vendi's entropy is 1-smooth relative to that of the
-weights, as no channel increases a relative entropy (the algorithm of Blahut and Arimoto for a quantum channel).
+Guarantee: the same bytes for any number of threads. With alpha = 0 and a rate of at most 1 no step lowers the
+objective, which is within ln(n) / (rate T) of its maximum after T steps: Vendi's entropy is 1-smooth relative to the
+weights' entropy, because no channel increases a relative entropy (Blahut and Arimoto's algorithm for a quantum
+channel).
 Cost: 3 N D^2 multiplications and D^3 a step: a pass updates weights and sums up the next Gram matrix. Vectors are read
 in blocks; 50 bytes a candidate.
 Sources: Spokes: Optimizing for Diverse Pretraining Data Selection (2026); SemDeDup (Abbas et al. 2023); Nagaoka 1998
-(the channel). Known weakness: what is chosen is a cut of the weights, not the optimum of any set of that size.
+(the channel). Known weakness: the selection is a cut of the weights, not the optimal set of its size.
 """
 
 from __future__ import annotations
@@ -41,24 +42,24 @@ from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 
 CLUSTER = 1024
-"""Documents a cluster in which SemDeDup compares all pairs."""
+"""Documents in a cluster of SemDeDup, which compares all pairs of a cluster."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """weights float64 (n,), sum 1; the objective at the start and after each step, float64 (steps + 1,)."""
+    """weights float64 (n,), sum 1; objective float64 (steps + 1,), at the start and after each step."""
 
     weights: Floats
     objective: Floats
 
 
 def log_root(values: Floats, axes: Floats) -> NDArray[np.float32]:
-    """B (D, D) such that |z B|^2 = -z' (ln G) z, for the `spectrum` of G."""
+    """B float32 (D, D) with |z B|^2 = -z' (ln G) z, from the `spectrum` of G."""
     return (axes * np.sqrt(-np.log(np.clip(values, TINIEST, 1.0)))).astype(np.float32)
 
 
 def diversity_gradient(block: NDArray[np.float32], root: NDArray[np.float32]) -> Floats:
-    """d ln Vendi / dw of vectors (n, D), float64 (n,), by `log_root`."""
+    """d ln Vendi / dw of vectors (n, D), float64 (n,). root: of `log_root`."""
     image = block @ root
     return np.einsum("nd,nd->n", image, image).astype(np.float64) - 1.0
 
@@ -76,11 +77,11 @@ def spokes(
 ) -> Optimum:
     """Weights of candidates, `rows` int64 (n,) of vectors (N, D).
 
-    Ends after so many steps, or when the objective changes by no more than `tolerance`. quality: float64 (n,), at
-    least 0; start: positive weights float64 (n,), by default all the same.
+    Ends after `steps` steps, or when the objective changes by at most `tolerance`. quality: float64 (n,) >= 0. start:
+    positive weights float64 (n,); None: equal weights.
 
     Raises:
-        InputError: no candidate; alpha without quality; a quality that is negative or not finite, or none above 0.
+        InputError: there is no candidate; alpha without quality; a negative or non-finite quality, or none above 0.
     """
     if not len(rows):
         raise InputError("there is no vector to choose from; expected one at least")
@@ -94,12 +95,12 @@ def spokes(
         raise InputError(
             "quality holds negative or missing numbers, or zeros alone; expected finite ones from 0 on"
         )
-    # Of mean 1, so that products with them stay well within float32.
+    # Mean 1 keeps products within the range of float32.
     weights = np.ones(len(rows)) if start is None else start * (len(rows) / start.sum())
     values, axes = spectrum(gram(vectors, rows, weights))
     objective = [_objective(values, weights, quality, alpha)]
     for _ in range(steps):
-        # The mean of the gradient under the weights; beside it no exponent grows out of float64.
+        # Subtracting the weighted mean of the gradient keeps exponents within float64.
         level = alpha + (1 - alpha) * (entropy(values) - 1.0)
         mean = float(weights @ quality) / len(rows)
         step = _Step(weights, quality / mean, log_root(values, axes), alpha, rate, level)
@@ -113,8 +114,8 @@ def spokes(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Step:
-    """Updates the weights of a block, in place, and weighs its vectors for the Gram matrix to come. quality: of each
-    candidate over its mean; level: what is taken off the gradient."""
+    """Updates the weights of a block in place and scales its vectors for the next Gram matrix. quality: relative to its
+    mean; level: subtracted from the gradient."""
 
     weights: Floats
     quality: Floats
@@ -137,8 +138,8 @@ def _objective(values: Floats, weights: Floats, quality: Floats, alpha: float) -
 def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
     """Cosine distance of each candidate to the nearest earlier one in its cluster, float64 (n,); 2 for the first.
 
-    k-means clusters have about CLUSTER documents, in order of falling distance to the centroid, as in SemDeDup. The
-    candidates above eps are those that SemDeDup keeps with that eps; the n largest, those it keeps with the eps for n.
+    k-means clusters have about CLUSTER documents, sorted by falling distance to the centroid, as in SemDeDup. SemDeDup
+    with threshold eps keeps the candidates with a distance above eps.
     """
     clusters = max(1, len(rows) // CLUSTER)
     sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[: 256 * clusters])
@@ -159,7 +160,7 @@ def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
 
 
 def choose(scores: Floats, sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
-    """Chooses by falling score (n,), the first of equal ones, within a budget of sizes (n,) >= 0; bool (n,). Items that
+    """Chooses items by falling score (n,), ties by position, within a budget of sizes (n,) >= 0; bool (n,). Items that
     exceed the remaining budget are skipped (`first_fit`)."""
     order = np.argsort(-scores, kind="stable")
     chosen = np.zeros(len(scores), bool)

@@ -2,8 +2,8 @@
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents.
 
-Each method is one file with one function `pack(problem)`, and its docstring says what it guarantees. Whatever the
-method, every token of the pieces is in exactly one sequence; a piece without tokens is in none, and is counted.
+Each method is a file with one function `pack(problem)`; its docstring states its guarantees. With every method each
+token of the pieces is in exactly one sequence. Pieces without tokens are in none; the plan counts them.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ def pack(
     copies: ArrayLike | None = None,
     consumed: ArrayLike = (),
 ) -> PackedSequences:
-    """Plan of sequences that hold every token of the pieces once.
+    """A plan of sequences that hold every token of the pieces once.
 
-    method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, of the shuffle of `best_fit`.
-    labels: int (P,), >= 0, the cluster of each piece, and vectors: float32 (P, D), or a function that gives those of
-        some pieces, int64 (n,) -> (n, D), which `related` calls for one cluster at a time; other methods use neither.
-    copies: int (P,), equal for pieces that hold the same; they come into different sequences, as far apart in the plan
-        as can be. By default no piece is a copy. consumed: int (F,), the copies of what was read before, in its order.
+    method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, for the shuffle of `best_fit`.
+    labels: int (P,) >= 0, the cluster of each piece; vectors: float32 (P, D), or a function of piece numbers int64 (n,)
+        that returns their vectors (n, D). Only `related` uses both; it calls the function for one cluster at a time.
+    copies: int (P,), equal for pieces of equal content, which come into different sequences, as far apart as possible.
+        None: no piece is a copy. consumed: int (F,), `copies` of the pieces that were read before, in their order.
 
-    The same arguments give the same bytes. Without pieces there is no sequence.
+    The same arguments give the same bytes.
 
     Raises:
-        InputError: an argument cannot be used.
+        InputError: an argument is invalid.
     """
     if method not in METHODS:
         raise InputError(f"packing method is {method!r}; expected one of {', '.join(METHODS)}")
     positive("sequence_length", sequence_length)
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
-    # Where all pieces have tokens, and none is a copy, nothing of them is copied.
+    # Without empty pieces and copies, the arrays of the pieces are used as they are.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
     equal = None if copies is None else whole_numbers("copies", copies, len(pieces), each="piece")[kept]
     parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)

@@ -1,16 +1,16 @@
-"""best_fit: pieces of up to L tokens are never cut; each goes where the least room is left over.
+"""best_fit: pieces of up to L tokens are never cut; each goes into the sequence with the least sufficient room.
 
-Pieces of more than half a sequence, no two of which fit into one, come first, then the others; both in the order of
-the documents, so that a sequence holds their mix. A piece longer than L is cut into runs of L tokens, and what remains
-is packed like any other. Sequences are then shuffled, since the full ones are made first; inside a sequence the runs
-keep the pieces' order. Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece
-that keeps its place is not shuffled, but stands in its part where the piece does.
-Guarantee: no run is cut that need not be; without copies at most 17/10 of the fewest sequences possible (Dosa and Sgall
-2014; a few in a thousand more on real corpora); no sequence holds two pieces that are copies of each other.
+Pieces of more than half a sequence are packed first, then the others, both in the order of the documents, so that a
+sequence holds their mix. A piece longer than L is cut into runs of L tokens; its remainder is packed like any other
+piece. The sequences are then shuffled, since full ones are made first. Inside a sequence the runs keep the pieces'
+order. Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece that keeps its
+place is not shuffled, but takes the place of that piece.
+Guarantee: only pieces longer than L are cut; without copies at most 17/10 of the fewest possible sequences (Dosa and
+Sgall 2014; a few in a thousand more on real corpora); no sequence holds two copies of a piece.
 Cost: O(P log L) time, O(P + L) memory. Source: best fit (Johnson et al. 1974) over a segment tree, as in "Fewer
-Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core, which take the longest piece first: then pieces
-of one length fill a sequence, and these are often alike.
-Known weakness: lengths that hardly vary and do not add up to L leave more room than the longest first would
+Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core. Those take the longest piece first, which fills
+sequences with pieces of one length, often alike.
+Known weakness: for lengths that hardly vary and do not add up to L, longest first would pad less
 (docs/decisions/packing.md).
 """
 
@@ -29,7 +29,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
     piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
     copy, kept = piece if problem.copies is None else problem.copies[piece], problem.kept[piece]
     if 2 * kept.sum() * length <= runs.length.sum():
-        # One of these a sequence, so that each of these texts has times of its own, unless that takes too many.
+        # At most one of these texts a sequence, so that each has its own times, unless that takes too many sequences.
         copy = np.where(kept, -1, copy)
     sequence, sequences = np.empty(len(runs), np.int64), 0
     shuffled, parts = [], []
@@ -37,13 +37,13 @@ def pack(problem: PackingProblem) -> PackedSequences:
     for first, next_ in pairwise(problem.bounds.tolist()):
         begin, end = np.searchsorted(piece, [first, next_]).tolist()
         lengths, in_place = runs.length[begin:end], kept[begin:end]
-        # Texts with many copies come first, since they need many sequences with room: the longest of them first, and
-        # those that are copies of each other together.
+        # Texts with many copies come first, as they need room in many sequences: the longest first, copies of one text
+        # together.
         rank = np.where(in_place, -lengths, 2 * lengths <= length)
         turns = np.lexsort((np.where(in_place, copy[begin:end], 0), rank, ~in_place))
         inside, opened = best_fit(lengths, turns, copy[begin:end], length)
         sequence[begin:end] = inside + sequences
-        # Of several texts that keep their places the first counts, so the last to be written.
+        # If a sequence has several texts that keep their places, the first counts; it is written last.
         kept_runs = turns[: in_place.sum()][::-1]
         times = np.full(opened, np.nan)
         times[inside[kept_runs]] = (piece[begin:end][kept_runs] + 0.5 - first) / (next_ - first)

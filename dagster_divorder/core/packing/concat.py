@@ -1,9 +1,9 @@
-"""concat: pieces laid end to end in their order, cut at every L tokens. What most pretraining packers do.
+"""concat: pieces end to end in their order, cut at every L tokens, as most pretraining packers do.
 
-Guarantee: no padding but in the last sequence; the order of the pieces is the order of the tokens.
+Guarantee: only the last sequence has padding; tokens keep the order of the pieces.
 Cost: O(P + S) time and memory. Source: GPT-3 (Brown et al. 2020), and practice since.
-Known weakness: documents are cut, a third of them at a mean length of half a sequence, and the second part has lost its
-beginning (Ding et al. 2024).
+Known weakness: documents are cut (a third of them at a mean length of half a sequence), and a second part is read
+without its beginning (Ding et al. 2024).
 """
 
 import numpy as np

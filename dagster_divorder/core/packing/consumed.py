@@ -1,4 +1,4 @@
-"""Packing after a beginning that a trainer has consumed: what is left of the documents, and plans as one."""
+"""Packing after consumed sequences: the remaining pieces, and the concatenation of plans."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dagster_divorder.core.packing.pieces import PackedSequences, Pieces
 
 
 def remaining(pieces: Pieces, consumed: PackedSequences) -> Pieces:
-    """The tokens of the pieces that lie in no consumed sequence, in the order of the pieces, those of one by start.
+    """The tokens outside consumed sequences, as pieces in the order of the documents, then by start.
 
-    pieces: whole documents, each once, from token 0. consumed: runs inside them that do not overlap. Between two runs
-    of a document, before its first and after its last, a piece remains if there are tokens; so does a document without
-    tokens. O((P + Q) log (P + Q)).
+    pieces: whole documents, each once, from token 0. consumed: runs inside them that do not overlap. A piece remains
+    before, between and after the runs of a document wherever there are tokens; empty documents remain.
+    O((P + Q) log (P + Q)).
     """
     place = np.full(pieces.document.max(initial=-1) + 1, -1, np.int64)
     place[pieces.document] = np.arange(len(pieces))
     at = place[consumed.document]
     order = np.lexsort((consumed.start, at))
     at, start, end = at[order], consumed.start[order], (consumed.start + consumed.length)[order]
-    # A piece of what remains begins at token 0 and at each run's end; it ends at the next run or the document's end.
+    # Remaining pieces begin at token 0 and at the end of each run; they end at the next run or the document's end.
     runs = np.bincount(at, minlength=len(pieces))
     first = np.cumsum(runs + 1) - (runs + 1)
     after = np.arange(len(at)) + at + 1

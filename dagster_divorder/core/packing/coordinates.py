@@ -1,12 +1,12 @@
-"""Dense coordinates of packed sequences: what an order of sequences balances beside the trait rows.
+"""Dense coordinates of packed sequences, which an order of sequences balances beside the trait rows.
 
 Letters: S sequences, Q runs, n documents of a fragment, D dims, C components, M items.
 
-A sequence's vector is the sum of its documents' directions times their tokens there, seen along C random axes: a cell
-of k-means is no topic, and sequences of equal trait rows still differ in what they are about. Directions are rounded to
-1 / UNIT and summed as whole numbers, so that no sum depends on how documents lie in fragments.
+A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, projected on C random axes.
+It separates sequences of equal trait rows, since documents of one cluster still differ in content. Directions are
+rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are divided into fragments.
 Guarantee: the same bytes for the same plan, vectors and axes. Cost: O(N D C + Q C) time, 8 S C bytes.
-Source: random projections keep angles (Achlioptas 2003). Measured: docs/decisions/ordering-sequences.md.
+Source: random projections keep angles (Achlioptas 2003). Measurements: docs/decisions/ordering-sequences.md.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 UNIT = 1 << 16
 
 DOCUMENTS_SHARE = 0.1
-"""Variance of the number of documents a sequence over that of the heaviest trait."""
+"""Variance of the documents a sequence, relative to that of the heaviest trait."""
 
 
 def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:
-    """float64 (D, C): entries 1 or -1 at random; the axes themselves where C is not less than D."""
+    """float64 (D, C): entries 1 or -1 at random; the identity if C >= D."""
     if components >= dims:
         return np.eye(dims)
     return np.random.default_rng(seed).choice([-1.0, 1.0], (dims, components))
@@ -42,8 +42,8 @@ def add_directions(
     row: NDArray[np.integer],
     directions: NDArray[np.float32],
 ) -> None:
-    """Add runs of `length` tokens (Q,), of the documents whose directions are the given rows (Q,) of (n, C), to the
-    sums int64 (S, C) of their sequences (Q,). NaN counts as nothing."""
+    """Add to `sums` int64 (S, C), for each of Q runs, its document's direction times its tokens. directions (n, C); by
+    run (Q,): row of its document, sequence, length in tokens. NaN adds nothing."""
     from dagster_divorder.core.kernels.packing import add_rows
 
     rounded = np.rint(np.nan_to_num(directions) * UNIT).astype(np.int32)
@@ -51,7 +51,7 @@ def add_directions(
 
 
 def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.int64]) -> Items:
-    """The sequences of a plan, items (S, J), with coordinates (S, C + 1): the number of documents, and the vectors,
-    sums int64 (S, C) as of `add_directions`, each scaled to its share of the heaviest trait's variance."""
+    """Items (S, J) of a plan's sequences with coordinates (S, C + 1): the number of documents, and the vectors int64
+    (S, C) of `add_directions`, each scaled to its share of the heaviest trait's variance."""
     documents = np.diff(packed.indptr)[:, np.newaxis]
     return with_blocks(items, ((documents, DOCUMENTS_SHARE), (vectors, VECTOR_SHARE)))

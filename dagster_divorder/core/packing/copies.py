@@ -1,22 +1,22 @@
-"""Copies in packed sequences: the times that keep them apart in the stream that a trainer reads, and how far they are.
+"""Copies in packed sequences: times that keep them apart in the training stream, and their distances.
 
 Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
 
-A packer that is given copies (`packing.parts`), or documents in an order that spreads them, leaves a plan in which they
-stand evenly apart. So the place in the plan is the time of a sequence that holds a text with copies, and the others may
-stand anywhere. Two kinds of sequences have other times:
+Packing with copies (`packing.parts`), or documents in an order that spreads them, gives a plan with evenly spaced
+copies. So a sequence that holds a text with copies has its place in the plan as its time; all other sequences are free.
+Two kinds of sequences get other times:
 
-- Those of a text with so many copies that it keeps its times share the epoch evenly, wherever in a part they were put.
-- A long document has all its sequences in one place, more of it than a batch should hold. Those with nothing else stand
-  later the nearer they are to its middle, by a STEPS-th of a turn from one to the next at most, so that equal parts of
-  two copies stay nearly a turn apart.
+- The sequences of a text whose many copies keep their places are spread evenly over the epoch.
+- The sequences of a long document are neighbours in the plan, and too many for one batch. Those that hold nothing else
+  are delayed, by up to one STEPS-th of a turn from one to the next towards its middle, so that equal parts of two
+  copies stay nearly one turn apart.
 
-What the plan's distances have beyond NEAREST of the even ones is room: a sequence may leave its time by half of that,
-to the cells that lack what it holds (`core.order.spread`).
-Guarantee: equal tokens are NEAREST of their even distance apart or more, in every epoch and from one to the next, if
-the plan's times have them so; else they keep the times of the plan. It holds but for the few sequences by which the
-sizes of cells differ, and not behind a frozen beginning, where only the first epoch is so.
-Cost: O(Q log Q), and for a text with r copies r times the different tokens that a run begins with.
+The plan's distance beyond NEAREST of the even one is slack: a sequence may leave its time by half of it, towards cells
+that lack its content (`core.order.spread`).
+Guarantee: equal tokens keep at least NEAREST of their even distance, in every epoch and from one epoch to the next, if
+they do so in the plan; otherwise they keep the times of the plan. Exceptions: the few sequences by which cells differ
+in size, and later epochs after frozen sequences.
+Cost: O(Q log Q), and r operations for each distinct first token of the runs of a text with r copies.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from dagster_divorder.core.packing.parts import CELLS_APART, MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 NEAREST = 0.5
-"""Part of the even distance that copies keep at least. Windows hold the mix less well as it rises."""
+"""Part of the even distance that copies keep at least. A higher one holds windows less well at their mix."""
 
 STEPS = 16
-"""In a turn, of the sequences of a long document: at a quarter of a turn from one to the next (4), copies that were cut
-at other tokens lose a quarter of their distance."""
+"""Sequences of a long document in a turn. With 4, copies that were cut at other tokens lose a quarter of their
+distance."""
 
 
 def sequence_times(
     packed: PackedSequences, texts: Ints, *, frozen: int = 0, as_packed: bool = False
 ) -> Times:
-    """The times of the sequences for `core.order.spread`.
+    """Times of the sequences for `core.order.spread`.
 
-    texts: int64 (N,), equal for documents of equal text. frozen: the first sequences, which are consumed. as_packed:
-    every sequence has its place in the plan.
+    texts: int64 (N,), equal for documents of equal text. frozen: number of first sequences that are consumed.
+    as_packed: every sequence has its place in the plan as its time.
     """
     sequences, consumed_runs = len(packed), packed.indptr[frozen]
     sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
     text = texts[packed.document]
-    # What was consumed of a text counts as one copy, whatever is left.
+    # The consumed part of a text counts as one copy, whatever remains of it.
     consumed = np.zeros(texts.max(initial=-1) + 1, bool)
     consumed[text[:consumed_runs]] = True
     copies = (_copies(packed.document[consumed_runs:], texts) + consumed)[text]
@@ -67,7 +67,7 @@ def sequence_times(
         return Times(place, most, cells, exact=True)
     times = np.where(most > 1, place, np.nan)
 
-    # Sequences of a text that keeps its times share the epoch evenly, if all its copies are cut alike.
+    # Sequences of a text that keeps its places are spread evenly if all its copies are cut alike.
     keeps_time = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
     run = np.flatnonzero(keeps_time)
     run = run[np.lexsort((sequence[run], packed.start[run], text[run]))]
@@ -78,7 +78,7 @@ def sequence_times(
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     times[sequence[run]] += _delays(packed, run, copies[run])
-    # Twice: what lies less than a rounding below 0 becomes 1.0 at first, the end of the epoch, which is its beginning.
+    # Twice: the first modulo turns a rounding error below 0 into 1.0, which the second turns into 0.
     times = times % 1.0 % 1.0
     epoch_length = sequences / max(1, sequences - frozen)
     times[:frozen] = (np.arange(frozen) + 0.5 - frozen) / max(1, sequences - frozen)
@@ -86,8 +86,8 @@ def sequence_times(
 
 
 def _delays(packed: PackedSequences, run: Ints, copies: Ints) -> NDArray[np.float64]:
-    """How much later sequences stand that hold one run each of a long document, the nearer it is to its middle; float64
-    (n,), by run. copies: int64 (n,), of each run's text."""
+    """Delays of sequences with one run of a long document each, rising towards its middle, float64 (n,), by run.
+    copies: int64 (n,), of each run's text."""
     tokens = np.bincount(packed.document, weights=packed.length)[packed.document[run]]
     progress = packed.start[run] / tokens
     furthest = np.minimum(tokens / (STEPS * copies * packed.sequence_length), 1.0)
@@ -97,15 +97,15 @@ def _delays(packed: PackedSequences, run: Ints, copies: Ints) -> NDArray[np.floa
 def _room(
     packed: PackedSequences, texts: Ints, times: NDArray[np.float64], epoch_length: float
 ) -> NDArray[np.float64]:
-    """The earliest and the latest time of each sequence, float64 (S, 2) in [0, 1].
+    """Earliest and latest time of each sequence, float64 (S, 2) in [0, 1].
 
-    epoch_length: in units of the times. Frozen sequences have times below 0.
+    epoch_length: in the unit of the times. Frozen sequences have times below 0.
     """
     sequence = np.arange(len(packed)).repeat(np.diff(packed.indptr))
     run = np.flatnonzero(_copies(packed.document, texts)[texts[packed.document]] > 1)
     run = run[np.lexsort((packed.start[run], packed.document[run]))]
     document, start, end = packed.document[run], packed.start[run], (packed.start + packed.length)[run]
-    # Wherever a run begins in one document, the runs of all its copies that hold that token are looked up.
+    # For each first token of a run, look up the runs that hold it in all copies of the document.
     span = int(end.max(initial=0)) + 1
     tokens_looked_up = distinct_values(texts[document] * span + start)
     documents_with_copies = distinct_values(document)
@@ -145,8 +145,7 @@ def _room(
 
 
 def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArray[np.float64], Ints]:
-    """(even times, float64 (n,); how many share one) of runs with equal text and start, which follow one another by
-    rising time."""
+    """(even times, float64 (n,); number of runs that share them) of runs sorted by text, start and time."""
     again = (np.diff(text, prepend=-1) == 0) & (np.diff(start, prepend=-1) == 0)
     first = np.flatnonzero(~again)
     sizes = np.diff(np.append(first, len(times)))
@@ -156,18 +155,18 @@ def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArra
 
 
 def _copies(document: Ints, texts: Ints) -> Ints:
-    """How many of the documents have each text, int64 (texts,)."""
+    """Number of documents with each text, int64 (texts,)."""
     present = np.flatnonzero(np.bincount(document))
     return np.bincount(texts[present], minlength=texts.max(initial=-1) + 1)
 
 
 @dataclass(frozen=True)
 class SequenceSpacing:
-    """Distances in sequences between successive copies of a token, over all epochs, one after another.
+    """Distances, in sequences, between successive copies of a token over consecutive epochs.
 
-    copies: documents that repeat another's text. together: pairs of equal tokens in one sequence, one after another.
-    smallest, median: of the distances; None without copies. smallest_share, median_share: the same in units of the even
-    distance, S / r for a text with r copies.
+    copies: documents that repeat another's text. together: successive copies in one sequence. smallest, median: of the
+    distances; None without copies. smallest_share, median_share: relative to the even distance, S / r for a text with r
+    copies.
     """
 
     copies: int
@@ -181,10 +180,10 @@ class SequenceSpacing:
 def sequence_spacing(
     packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
 ) -> SequenceSpacing:
-    """How far apart copies stand where the sequences are read in the orders `epochs`, int (E, S).
+    """Distances of copies when the sequences are read in the orders `epochs`, int (E, S).
 
-    texts: int64 (N,), equal for documents of equal text. Looked at are the tokens 0, step, 2 step, ... of every text,
-    by default one a sequence length.
+    texts: int64 (N,), equal for documents of equal text. step: the tokens 0, step, 2 step, ... of every text are
+    measured; None: the sequence length.
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
     step = step or packed.sequence_length

@@ -1,7 +1,7 @@
-"""The trait rows of packed sequences: the items that an order of sequences balances.
+"""Trait rows of packed sequences, which an order of sequences balances.
 
 Letters: S sequences, Q runs, N documents, J trait values over all traits.
-Guarantee: exact; a row sums to the sequence's tokens in each group. Columns rise inside a row.
+Guarantee: exact; a row sums to the sequence's tokens in each group; columns rise within a row.
 Cost: O(Q log of the runs a sequence) a trait; 16 bytes a run and trait. Libraries: docs/decisions/libraries.md.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def sequence_counts(
     packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
 ) -> tuple[csr_matrix, NDArray[np.int32]]:
-    """(counts CSR (S, J), groups int32 (J,)): tokens of each trait value in each sequence, one group a trait.
+    """(tokens of each trait value in each sequence, CSR (S, J); the trait of each column, int32 (J,)).
 
-    codes: name -> int (N,), the trait value of each document, in [0, n_values[name]). Columns come in the order of
-    `codes`. Entries are int32, or int64 where a sequence may have more than 2**31 - 1 tokens.
+    codes: trait -> int (N,), the value of each document, in [0, n_values[trait]). Columns have the order of `codes`.
+    Entries are int32, or int64 if a sequence may have more than 2**31 - 1 tokens.
 
     Raises:
-        InputError: no trait, or a document has no value in [0, n_values).
+        InputError: there is no trait, or a value lies outside [0, n_values).
     """
     from scipy.sparse import csr_matrix, hstack
 
@@ -41,7 +41,7 @@ def sequence_counts(
     blocks = []
     for name in codes:
         column = document_codes(packed, name, codes[name], n_values[name])
-        # The runs of a sequence are the entries of its row; scipy sorts them and adds up those of one value.
+        # The runs of a sequence are the entries of its row; scipy sums the entries of one value.
         block = csr_matrix(
             (length.copy(), column[packed.document], packed.indptr), shape=(len(packed), n_values[name])
         )

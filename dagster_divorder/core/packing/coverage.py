@@ -1,7 +1,7 @@
-"""Whether a plan of sequences holds every token once: counted from the runs, whatever method made them.
+"""Checks that a plan of sequences holds every token once, by counting its runs.
 
 Letters: N documents, Q runs.
-Cost: O(N + Q), and a sort of the runs of those documents that lie in several.
+Cost: O(N + Q), and a sort of the runs of documents with several runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """tokens: of all documents; missing: in no run; doubled: repeats of tokens; outside: beyond a document's end, or
-    in an unknown document. first: the lowest faulty document, None without one (unknown documents do not count)."""
+    """tokens: of all documents; missing: in no run; doubled: repeats; outside: beyond a document's end, or in an
+    unknown document. first: the lowest known document with a fault; None if there is none."""
 
     tokens: int
     missing: int
@@ -26,12 +26,12 @@ class Coverage:
 
     @property
     def exact(self) -> bool:
-        """Every token is in exactly one run."""
+        """Whether every token is in exactly one run."""
         return not (self.missing or self.doubled or self.outside)
 
 
 def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
-    """How the runs of a plan cover documents of so many tokens, int64 (N,)."""
+    """How the runs of a plan cover documents of `lengths` int64 (N,) tokens."""
     known = (packed.document >= 0) & (packed.document < len(lengths))
     document, start, length = packed.document[known], packed.start[known], packed.length[known]
     end = np.minimum(start + length, lengths[document])
@@ -42,12 +42,12 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
     covered = np.zeros(len(lengths), np.int64)
     once = runs[document] == 1
     covered[document[once]] = (end - start)[once]
-    # Where several runs lie in a document, what counts of each is what lies behind all those that begin before it.
+    # Of several runs in a document, each counts from the furthest end of the runs that begin before it.
     several = np.flatnonzero(~once)
     several = several[np.lexsort((start[several], document[several]))]
     document, start, end = document[several], start[several], end[several]
     if len(document):
-        # Documents laid end to end, so that one running maximum serves them all.
+        # Documents laid end to end need one running maximum.
         place = np.cumsum(np.concatenate([[False], document[1:] != document[:-1]])) * (lengths.max() + 1)
         reached = np.maximum.accumulate(end + place) - place
         before = np.concatenate([[0], reached[:-1]])

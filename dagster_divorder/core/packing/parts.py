@@ -1,13 +1,12 @@
-"""Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
+"""Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds two copies of a text.
 
 Letters: P pieces, L tokens a sequence.
-A text's copies stand evenly in the pieces' order; a part holds at most one of them, and CELLS_APART parts lie between
-two copies. So sequences of one part hold no copies, and a sequence's place in the plan is the time of its texts.
+A text's copies are spaced evenly in the pieces' order. A part holds at most one of them, and about CELLS_APART parts
+lie between two copies. A sequence's place in the plan is then the time of its texts.
 Guarantee: without copies there is one part, and the pieces keep their order. Copies less than MIN_DISTANCE parts apart
-are marked: they keep their places, evenly apart.
-Cost: a sort of the pieces. Source: the subsets of Don't Shuffle, Optimize, each of unique documents.
-Known weakness: a part has fewer pieces to choose among, so best_fit pads a little more, and related pieces are a
-little less near.
+are marked to keep their evenly spaced places.
+Cost: a sort of the pieces. Source: the subsets of unique documents in Don't Shuffle, Optimize.
+Known weakness: a part offers fewer pieces, so best_fit pads slightly more, and related pieces are slightly less near.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from dagster_divorder.core.order.spread import cell_number, keep_times, spread_o
 from dagster_divorder.core.packing.pieces import Ints
 
 CELLS_APART = 7
-"""Cells or parts between copies, where there is room for as many. Copies that are nearly evenly apart may leave their
-times by about a quarter of the even distance, one to three cells: enough to give each cell the mix. Everything twice,
-8192 tokens, worst window of 256 sequences of three seeds: 5 cells 1.3 to 2.3 points off, 7 0.65 to 0.70, 14 0.71 to
-0.78; mixed by temperature 0.5 0.9 to 1.1, 0.8 to 0.95 and 0.9 to 1.1, since small cells hold the mix less well."""
+"""Cells or parts between copies, if there is room for as many. Evenly spaced copies may leave their times by about a
+quarter of the even distance, one to three cells, which is enough to give each cell the mix. Worst window of 256
+sequences of 8192 tokens, three seeds, all documents twice: 5 cells 1.3 to 2.3 points off, 7 cells 0.65 to 0.70, 14
+cells 0.71 to 0.78. Mixed with temperature 0.5: 0.9 to 1.1, 0.8 to 0.95, 0.9 to 1.1, since small cells hold the mix less
+well."""
 
 MIN_PART = 64
-"""Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
-copies to keep their places, in the way of all others."""
+"""Fewest sequences of a part: small parts pad more and hold the mix less well; large ones make more texts keep their
+places, which constrains all others."""
 
 
 class PackingParts(NamedTuple):
-    """order int64 (P,), or a slice of all: the pieces, copies evenly apart. Of the piece at each place of that order:
-    copies int64 (P,), equal for equal ones, None where none are; kept bool (P,), whether it is to keep its place.
-    bounds int64 (parts + 1,): the places between which a part lies."""
+    """order: int64 (P,), pieces with copies evenly spaced, or a slice of all. By place in that order: copies int64
+    (P,), equal for equal pieces, None without copies; kept bool (P,), whether the piece keeps its place. bounds: int64
+    (parts + 1,), first places of the parts."""
 
     order: Ints | slice
     copies: Ints | None
@@ -43,8 +43,8 @@ class PackingParts(NamedTuple):
 
 
 def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> PackingParts:
-    """length, copies: int64 (P,), tokens of each piece, and which pieces are equal. consumed: the copies of what stands
-    before, in its order."""
+    """Parts of pieces. length: int64 (P,), tokens. copies: int64 (P,), equal for equal pieces. consumed: `copies` of
+    the consumed pieces, in their order."""
     from scipy.sparse import csr_matrix
 
     pieces, frozen = len(length), np.arange(len(consumed))
@@ -55,7 +55,7 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
     if len(first) == len(both):
         return whole
-    # Numbered by where they come first, for phases go by number.
+    # Numbered by first occurrence, as phases depend on the number.
     group = np.argsort(np.argsort(first))[inverse]
     alike = csr_matrix(
         (np.ones(len(both)), np.zeros(len(both), np.int32), np.arange(len(both) + 1)), shape=(len(both), 1)

@@ -1,7 +1,7 @@
-"""Input and output of packing: pieces of documents, and a plan of the tokens in each sequence.
+"""Input and output of packing: pieces of documents, and a plan of the runs in each sequence.
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence.
-Guarantee: plans name tokens, they never hold them. Every token of the pieces is in exactly one sequence.
+Guarantee: plans refer to tokens and never hold them; every token of the pieces is in exactly one sequence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Vectors = Callable[[Ints], NDArray[np.float32]]
 class Pieces:
     """Runs of tokens to pack, in their order: piece p is the tokens [start[p], start[p] + length[p]) of a document.
 
-    document, start, length: int64 (P,), >= 0. Normally whole documents; what is left of a document that was consumed
-    in part starts above 0. A document may occur more than once, if a corpus holds copies.
+    document, start, length: int64 (P,), >= 0. Usually whole documents; the rest of a partly consumed document starts
+    above 0. A document may occur more than once.
 
     Raises:
         InputError: shapes differ, or a number is negative or not whole.
@@ -49,12 +49,11 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PackingProblem:
-    """The input of every method. pieces: of one token or more each; sequence_length >= 1; seed >= 0.
+    """The input of every method. pieces: at least one token each; sequence_length >= 1; seed >= 0.
 
-    labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n pieces, are for methods
-    that look at content; None otherwise.
-    copies int64 (P,): equal for equal pieces; None without copies. kept bool (P,), bounds int64 (parts + 1,): see
-    `packing.parts`.
+    labels: int (P,), the cluster of each piece; vectors: returns float32 (n, D) for n pieces; None for methods that do
+    not use content. copies: int64 (P,), equal for equal pieces; None without copies. kept: bool (P,), and bounds: int64
+    (parts + 1,), as in `packing.parts`.
     """
 
     pieces: Pieces
@@ -69,13 +68,13 @@ class PackingProblem:
 
 @dataclass(frozen=True, eq=False)
 class PackedSequences:
-    """Sequence s holds the runs indptr[s]:indptr[s+1], laid one after another from its first token on.
+    """Sequence s holds the runs indptr[s]:indptr[s+1], one after another from its first token.
 
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
-    indptr: int64 (S+1,). Padding fills each sequence up to `sequence_length` tokens, at its end.
-    without_tokens: pieces without a token, which are in no sequence. parts: int64, rising: where parts after the first
-    begin in the plan; each is packed by itself to keep copies apart. shards: likewise, where shards begin, whose
-    documents and sequences are ordered by themselves.
+    indptr: int64 (S+1,). Padding fills the end of each sequence up to `sequence_length` tokens. without_tokens: number
+    of empty pieces, which are in no sequence. parts: int64, first sequences of the parts after the first, which are
+    packed separately to keep copies apart. shards: int64, first sequences of the shards after the first, which are
+    ordered separately.
     """
 
     document: Ints
@@ -103,7 +102,7 @@ class PackedSequences:
         return self.sequence_length - self.tokens
 
     def part(self, begin: int, end: int) -> PackedSequences:
-        """The sequences [begin, end) alone."""
+        """The sequences [begin, end)."""
         runs = slice(self.indptr[begin], self.indptr[end])
         return PackedSequences(
             document=self.document[runs],
@@ -116,7 +115,7 @@ class PackedSequences:
 
 
 def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
-    """The pieces, each longer than `piece_tokens` cut into pieces of that length; the last of them has the rest.
+    """The pieces, longer ones cut into pieces of `piece_tokens` tokens and a shorter last one.
 
     Raises:
         InputError: piece_tokens is below 1.

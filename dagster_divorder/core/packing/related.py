@@ -1,17 +1,17 @@
-"""related: pieces of one cluster stand together, near ones next to each other, and are then laid end to end.
+"""related: pieces end to end, sorted by cluster and, within a cluster, along a path of near neighbours.
 
-In each cluster a path goes from piece to piece, always to the nearest one not yet on it, over a graph of the nearest
-neighbours by cosine. Where all neighbours of a piece are on the path already, it goes on from the last piece before
-that has one left, and else from the first piece left. Copies would be nearest of all, so the pieces are packed in parts
-without any (`packing.parts`); those of which a part would have several stand evenly among the others.
-Guarantee: in each part the clusters come in the order of their labels; a sequence has pieces of two clusters only where
-one ends, or for the sake of copies.
-Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along
-the line between two pieces that are far apart, until its parts are small enough for exact search.
-Source: in-context pretraining (Shi et al. 2024), there with a graph over the whole corpus; Don't Shuffle, Optimize's
-cluster-packed sequences.
-Known weakness: the contrary of diverse sequences, on purpose, and neighbouring sequences are of one cluster too: order
-the sequences afterwards. Near pieces in different clusters, or on both sides of a halving, do not meet.
+The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always the nearest one that is not
+yet visited. If all neighbours of a piece are visited, the path continues from the latest piece that has one left, or
+else from the first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), as copies would be the
+nearest neighbours; copies that one part would hold several times are spread evenly.
+Guarantee: in each part the clusters have the order of their labels; a sequence mixes two clusters only where one ends,
+or for copies.
+Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along the
+line between two distant pieces, until its parts are small enough for exact search.
+Source: in-context pretraining (Shi et al. 2024), which uses a graph over the whole corpus; the cluster-packed sequences
+of Don't Shuffle, Optimize.
+Known weakness: sequences are uniform on purpose, and so are neighbouring ones: order the sequences afterwards. Near
+pieces in different clusters, or in different halves, do not meet.
 """
 
 from dataclasses import replace
@@ -27,16 +27,16 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingP
 from dagster_divorder.errors import InputError
 
 NEIGHBOURS = 32
-"""Neighbours of a piece in the graph: with more, the path has fewer leaps and costs more."""
+"""Neighbours of a piece in the graph: more make fewer leaps and cost more."""
 
 BLOCK = 8192
-"""Pieces searched exactly: more find nearer neighbours, at a proportional cost a piece."""
+"""Most pieces of an exact search: more find nearer neighbours, at a proportional cost for each piece."""
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
     if problem.labels is None or problem.vectors is None:
         raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
-    # A document longer than a sequence counts as one: all that is due while it lasts comes right behind it.
+    # A document longer than a sequence counts as one sequence; copies that are due meanwhile follow it.
     length = np.minimum(problem.pieces.length, problem.sequence_length)
     order = np.arange(len(length))
     for begin, end in pairwise(problem.bounds.tolist()):
@@ -46,7 +46,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
         starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
         paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
         path = np.concatenate([by_label[:0], *paths])
-        # What keeps its place keeps it in tokens, whatever the lengths of what is around it.
+        # Places that are kept are measured in tokens, whatever the lengths of the pieces around.
         times = np.arange(len(part)) / max(1, len(part))
         times[path - begin] = (np.cumsum(length[path]) - length[path]) / max(1, length[path].sum())
         order[begin:end] = part[np.argsort(times, kind="stable")]
@@ -54,7 +54,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:
-    """The pieces of one cluster, int64 (n,), nearest neighbours next to each other."""
+    """The pieces of one cluster along the path, int64 (n,)."""
     if not len(cluster):
         return cluster
     rows = np.asarray(vectors(cluster), np.float32)
@@ -70,10 +70,10 @@ def _path(cluster: Ints, vectors: Vectors) -> Ints:
 
 
 def _halved(items: Ints, points: NDArray[np.float32]) -> list[Ints]:
-    """Parts of at most BLOCK items, cut at the median along the line between two items that are far apart."""
+    """Parts of at most BLOCK items, by halving at the median along the line between two distant items."""
     if len(items) <= BLOCK:
         return [items]
-    # einsum, unlike a matrix product, sums in an order that no number of threads changes.
+    # Unlike a matrix product, einsum sums in the same order for any number of threads.
     rows = points[items]
     one = rows[np.einsum("ij,j->i", rows, rows[0]).argmin()]
     other = rows[np.einsum("ij,j->i", rows, one).argmin()]
@@ -83,7 +83,7 @@ def _halved(items: Ints, points: NDArray[np.float32]) -> list[Ints]:
 
 
 def _nearest_path(points: NDArray[np.float32]) -> Ints:
-    """An order, int64 (n,), of points float32 (n, D) of length 1."""
+    """The path through points float32 (n, D) of length 1, int64 (n,)."""
     import faiss
 
     from dagster_divorder.core.kernels.packing import nearest_first_path

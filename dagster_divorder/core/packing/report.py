@@ -1,4 +1,4 @@
-"""What packing did to the documents: padding, cuts, and what a sequence holds."""
+"""Padding, cuts, and documents a sequence, of a packing plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 @dataclass(frozen=True)
 class PerSequence:
-    """Mean, smallest and largest over the sequences; 0 without one."""
+    """Mean, smallest and largest over the sequences; 0 without sequences."""
 
     mean: float
     min: int
@@ -23,12 +23,11 @@ class PerSequence:
 
 @dataclass(frozen=True)
 class PackingReport:
-    """sequences, packed_documents, tokens: what the plan holds; without_tokens: pieces that it leaves out.
+    """sequences, packed_documents, tokens: of the plan. without_tokens: empty pieces, which it leaves out.
 
-    padding: tokens that sequences lack to their full length; padding_share: of all tokens a trainer reads.
-    cut_documents: documents of which a run starts in another sequence than the one where the run before it ends (the
-    truncated documents of Ding et al. 2024); cut_share: of all documents in the plan.
-    documents_per_sequence, clusters_per_sequence: distinct ones; the latter None where no labels were given.
+    padding: tokens of padding; padding_share: relative to all tokens that a trainer reads. cut_documents: documents
+    that continue in another sequence (the truncated documents of Ding et al. 2024); cut_share: relative to the plan's
+    documents. documents_per_sequence, clusters_per_sequence: distinct ones; the latter None without labels.
     """
 
     sequences: int
@@ -44,7 +43,7 @@ class PackingReport:
 
 
 def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> PackingReport:
-    """labels: int (N,), the cluster of each document. O(Q log Q) time in the documents that are cut."""
+    """Report on a plan. labels: int (N,), the cluster of each document. O(Q log Q) in the cut documents."""
     from dagster_divorder.core.kernels.packing import distinct_per_sequence
 
     documents = int(packed.document.max(initial=-1)) + 1
@@ -77,7 +76,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
 
 
 def _cut_documents(packed: PackedSequences) -> int:
-    """A run that starts above 0 is a cut, unless its sequence holds the tokens right before it."""
+    """Number of documents with a run that starts above 0 and whose preceding tokens lie in another sequence."""
     later = distinct_values(packed.document[packed.start > 0])
     runs = np.flatnonzero(np.isin(packed.document, later))
     sequence = np.searchsorted(packed.indptr, runs, side="right") - 1

@@ -1,13 +1,15 @@
 """How hard a document is to predict: bits a token, by how often each token has followed the one before it.
 
 Letters: N documents, V vocabulary, T tokens, H = 2^22 buckets of pairs.
-A token costs -log2 of its share among what followed the token before, drawn towards its share of all tokens where the
-one before is rare; in other documents, and earlier in this one. A document is not told by itself: if it was counted, it
-is taken out of the counts first, else it would seem easier than one that was not, by more than documents differ.
-Guarantee: a document's value depends on its own tokens and the counts alone; the same bytes for any division into
-calls. Cost: O(T), 4 H + 8 V bytes. Sources: Shannon 1948 (the measure); MacKay and Peto 1995 (the prior); Dawid 1984
-(each token by those before it); Knuth, volume 3, 6.4 (the hash). Known weakness: a pair that shares a bucket seems as
-frequent as all pairs there. How well it ranks what a trained model finds hard: docs/decisions/difficulty.md.
+A token costs -log2 p. p is the token's share among the tokens that followed its predecessor in other documents and
+earlier in this one. A rare predecessor draws p towards the token's share of all tokens. A counted document leaves the
+counts while its own tokens are valued; otherwise it would seem easier than an uncounted one.
+Guarantee: a document's value depends only on its own tokens and the counts, not on how calls divide the documents.
+Cost: O(T), 4 H + 8 V bytes.
+Sources: Shannon 1948 (the measure); MacKay and Peto 1995 (the prior); Dawid 1984 (each token by those before it);
+Knuth, volume 3, 6.4 (the hash).
+Known weakness: pairs that share a bucket share their count. docs/decisions/difficulty.md compares the ranking with a
+trained model's.
 """
 
 from __future__ import annotations
@@ -22,24 +24,24 @@ from dagster_divorder.core.vectors.pool import flat
 SHIFT = np.uint64(64 - 22)
 
 PRIOR = 64.0
-"""Occurrences of a token from which on what follows it counts for more than the shares of all tokens."""
+"""Occurrences of a predecessor at which its own counts weigh as much as the shares of all tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How often tokens, int64 (V,), and pairs of neighbours, int32 (H,) by bucket, occur in some documents."""
+    """Counts of tokens, int64 (V,), and of neighbouring pairs by bucket, int32 (H,)."""
 
     tokens: NDArray[np.int64]
     pairs: NDArray[np.int32]
 
     @classmethod
     def none(cls, vocabulary: int) -> Counts:
-        """Of no document."""
+        """Counts before any document."""
         return cls(np.zeros(vocabulary, np.int64), np.zeros(1 << 64 - int(SHIFT), np.int32))
 
     def add(self, ids: NDArray[np.integer], lengths: NDArray[np.int64], counted: NDArray[np.int64]) -> None:
-        """Count the first counted (N,) tokens of documents; ids (T,) flat, lengths (N,). InputError as in
-        `bits_a_token`."""
+        """Count the first `counted` (N,) tokens of each document; ids (T,) flat, lengths (N,). Raises as
+        `bits_a_token` does."""
         from dagster_divorder.core.kernels.difficulty import count
 
         tokens, starts = flat(ids, lengths, len(self.tokens))
@@ -54,10 +56,10 @@ def bits_a_token(
     counted: NDArray[np.int64],
     counts: Counts,
 ) -> NDArray[np.float64]:
-    """Mean bits of each document's tokens, float64 (N,); NaN where it has none.
+    """Mean bits a token of each document, float64 (N,); NaN for an empty document.
 
-    ids (T,) flat, lengths (N,); counted (N,), at most lengths: how many of a document's first tokens are in the counts.
-    The counts change meanwhile, and are as they were after it: one call at a time.
+    ids (T,) flat, lengths (N,). counted (N,), at most lengths: how many first tokens of a document the counts include.
+    The call changes `counts` while it works and restores them, so calls must not overlap.
 
     Raises:
         InputError: lengths do not add up to T, or an id lies outside the vocabulary of the counts.

@@ -1,21 +1,20 @@
-"""MinHash signatures of texts, from which near copies are found without holding one text against another.
+"""MinHash signatures: texts with many equal slots are near copies, found without comparing texts pair by pair.
 
 Letters: n texts, P slots of a signature.
 
-A text is the set of its shingles, every five consecutive words. Words are runs of letters and digits, without regard to
-case and to compatible forms (Unicode's case folding and NFKC); a character of a script that is written without spaces
-(Han, kana, Thai, Lao, Tibetan, Burmese, Khmer) is a word. Spaces, punctuation and marks of ASCII and Latin-1 count for
-nothing. A text of fewer words is one shingle.
+A text is the set of its shingles: every five consecutive words. Words are runs of letters and digits after Unicode's
+case folding and NFKC. In scripts without spaces (Han, kana, Thai, Lao, Tibetan, Burmese, Khmer) each character is a
+word. Spaces, and the punctuation of ASCII and Latin-1, are ignored. A text of fewer than five words is one shingle.
 
-Guarantee: a signature is a function of the text alone, on every machine and whatever the version of NumPy. Unicode
-never changes the folding of a character that it has; one that is newer than Python's `unicodedata` stays as it is. Two
-signatures have the same number in a slot with a probability of the two sets' Jaccard similarity, so that
-the share of equal slots estimates it to sqrt(J (1 - J) / P), 0.035 at J = 0.8.
-Cost: O(shingles P); some 90 MB of text a second and core, of texts that are not ASCII 30.
+Guarantee: a signature depends on the text alone, on every machine and with every version of NumPy. Unicode never
+changes the folding of a character; characters newer than Python's `unicodedata` stay as they are. Two signatures agree
+in a slot with a probability of the sets' Jaccard similarity J, so the share of equal slots estimates J with a standard
+deviation of sqrt(J (1 - J) / P), 0.035 at J = 0.8.
+Cost: O(shingles P); some 90 MB of ASCII text a second and core, 30 MB of other text.
 Sources: Broder 1997 (resemblance of documents, by the least hashes of their shingles); Dietzfelbinger, Hagerup,
 Katajainen and Penttonen 1997 (multiply-shift hashes); Lee et al. 2022 (shingles of five words, near copies from 0.8
 on).
-Known weakness: a short text within a long one is not near it.
+Known weakness: a short text contained in a long one is not near it.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def signatures(texts: pa.Array) -> NDArray[np.uint32]:
 
 
 def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(UTF-8 of n texts end to end, folded where they are not ASCII; int64 (n + 1,): where each begins in it, and the
-    end), both over Arrow's memory where it has 64-bit offsets and all are ASCII."""
+    """(UTF-8 of n texts end to end, folded if not ASCII; offsets int64 (n + 1,)). ASCII texts with 64-bit offsets are
+    not copied."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

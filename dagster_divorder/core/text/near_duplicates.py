@@ -1,22 +1,21 @@
-"""Near copies: of a few texts among many (`Index`), and all groups of a corpus (`candidate_pairs`, `group`).
+"""Near copies: of few texts among many (`Index`), and all groups within a corpus (`candidate_pairs`, `group`).
 
-Letters: n texts of many, H texts of few, P slots of a signature, B bands of P / B slots, Q pairs.
+Letters: n texts, H texts of an index, P slots of a signature, B bands of P / B slots, Q pairs.
 
-Two texts may be near where all slots of a band are equal (locality-sensitive hashing), and MIN_EQUAL of all slots; of
-these the similarity is computed from the shingles themselves. Near are texts of a Jaccard similarity of THRESHOLD or
-more. A group is what pairs of near texts connect.
+Texts are near if their Jaccard similarity is THRESHOLD or more. A pair is a candidate if all slots of one band are
+equal (locality-sensitive hashing) and at least MIN_EQUAL of all slots are. The similarity of candidates is computed
+from their shingles. A group is a connected component of near pairs.
 
-Guarantee: nothing is called near that is not, and the similarity told is exact. A pair as similar as THRESHOLD is
-missed with a probability of 5e-8, (1 - THRESHOLD^(P / B))^B, by the bands and of 3e-10 by MIN_EQUAL; a more similar one
-less often. Groups depend on the texts and their order alone.
-Cost: of an index B binary searches a text, of all groups a sort for each band; the shingles of those that may be near.
-Memory: of the few, P 4 + B 16 bytes a text and 8 a word; of all groups some 40 bytes a text and 8 a pair, beside the
-signatures and the shingles, which may be mapped from files.
+Guarantee: similarities are exact, so no pair is wrongly called near. A pair at THRESHOLD is missed with a probability
+of 5e-8 by the bands, (1 - THRESHOLD^(P / B))^B, and of 3e-10 by MIN_EQUAL; a more similar pair less often. Groups
+depend only on the texts and their order.
+Cost: an index, B binary searches a text; groups, a sort for each band; both, the shingles of the candidates.
+Memory: an index, 4 P + 16 B bytes a text and 8 a word; groups, some 40 bytes a text and 8 a pair, beside signatures and
+shingles, which may be mapped from files.
 Sources: Broder 1997; Indyk and Motwani 1998 (bands); Lee et al. 2022 (near copies in training data, 0.8).
-Known weakness: of an index, among texts of one template, alike but not near, all pairs are compared. Of groups, where
-more than MAX_BUCKET texts share a band, each is held against so many of them only, which may miss pairs that share no
-smaller bucket; and a group may hold texts that are near its others, and not near its first (docs/decisions/
-near-duplicates.md).
+Known weakness: an index compares all pairs of texts that come from one template and are alike but not near. Groups
+compare each text of a band with at most MAX_BUCKET others, which may miss pairs that share no smaller bucket. A group
+may hold texts that are near others of it but not near its first (docs/decisions/near-duplicates.md).
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ THRESHOLD = 0.8
 BANDS = 32
 WIDTH = SLOTS // BANDS
 MIN_EQUAL = 72
-"""Of SLOTS: signatures alone drop pairs far from THRESHOLD."""
+"""Equal slots below which a pair is dropped without computing its similarity."""
 SURE = 119
-"""Of SLOTS: pairs so alike are not held against each other again. One that is not near has as many with a probability
-of 4e-5 at most."""
+"""Equal slots from which a pair is linked without another comparison. A pair that is not near reaches this with a
+probability of at most 4e-5."""
 MAX_BUCKET = 8
-"""Most representatives of the texts that share a band."""
+"""Representatives that stand for all texts of a band."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """The few texts.
+    """Few texts to find near copies of.
 
-    signatures: uint32 (H, P). keys: uint64 (B, H), of each text's bands, each row rising; texts: int64 (B, H), whose
-    they are. shingles: uint64 (S,), those of each text rising, text after text; ends: int64 (H + 1,), where each text's
-    begin.
+    signatures: uint32 (H, P). keys: uint64 (B, H), band keys, each row rising. texts: int64 (B, H), the text of each
+    key. shingles: uint64 (S,), text after text, each text's rising. ends: int64 (H + 1,), offsets of texts in
+    `shingles`.
     """
 
     signatures: NDArray[np.uint32]
@@ -64,7 +63,7 @@ class Index:
 
     @classmethod
     def of(cls, few: Iterable[pa.Array]) -> Index:
-        """Of texts (string or large_string), which may come in parts."""
+        """An index of texts (string or large_string), given in one or more arrays."""
         signed_parts, sets = [np.empty((0, SLOTS), np.uint32)], [np.empty(0, np.uint64)]
         for part in few:
             signed_parts.append(signatures(part))
@@ -81,17 +80,17 @@ class Index:
         )
 
     def candidates(self, signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Which of many texts, by their signatures uint32 (n, P), share a band with one of the few; rising."""
+        """Texts that share a band with a text of the index: rows of `signatures` uint32 (n, P), rising."""
         first, last = self._places(signatures)
         return np.flatnonzero((first < last).any(axis=1))
 
     def nearest(
         self, texts: pa.Array, signatures: NDArray[np.uint32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(the one of the few that each of n texts is near to, the nearest one and of equally near ones the first,
-        int64 (n,), -1 where none is; their similarity, float64 (n,), 0 where none is).
+        """(nearest text of the index, int64 (n,), the first of equally near ones, -1 if none is near; its similarity,
+        float64 (n,), 0 if none is near).
 
-        texts: string or large_string (n,). signatures: uint32 (n, P), theirs.
+        texts: string or large_string (n,). signatures: uint32 (n, P), of `texts`.
         """
         closest, similarity = np.empty(len(texts), np.int64), np.empty(len(texts))
         nearest(
@@ -111,7 +110,7 @@ class Index:
         return np.where(near, closest, -1), np.where(near, similarity, 0.0)
 
     def _places(self, signatures: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the bands of signatures begin and end in `keys`, int64 (n, B) each."""
+        """First and one past the last entry of `keys` that equals each band key, int64 (n, B) each."""
         wanted = _keys(signatures)
         first, last = np.empty(wanted.shape, np.int64), np.empty(wanted.shape, np.int64)
         for band, keys in enumerate(self.keys):
@@ -121,9 +120,9 @@ class Index:
 
 
 def candidate_pairs(signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Pairs of n texts that may be near, int64 (Q, 2), rising, the one that comes first in the input first.
+    """Candidate pairs among n texts, int64 (Q, 2), rising, the smaller text first.
 
-    signatures: uint32 (n, P), read band by band; it may be mapped from a file.
+    signatures: uint32 (n, P), read band by band; may be mapped from a file.
     """
     texts = len(signatures)
     parent, pairs = np.arange(texts), np.empty(0, np.int64)
@@ -142,11 +141,11 @@ def candidate_pairs(signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
 def group(
     pairs: NDArray[np.int64], shingles: NDArray[np.uint64], spans: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(the first text of the group of each of n texts, itself where it is near none, int64 (n,); its similarity to that
-    one, float64 (n,)).
+    """(first text of each text's group, int64 (n,), the text itself if it is near none; the similarity to that first
+    text, float64 (n,)).
 
-    pairs: int64 (Q, 2), those that may be near. shingles: uint64 (S,), those of each text rising, each once; spans:
-    int64 (n, 2), where those of a text begin and end.
+    pairs: int64 (Q, 2), candidates. shingles: uint64 (S,), each text's distinct and rising. spans: int64 (n, 2), first
+    and one past the last shingle of each text.
     """
     first, similarity = np.arange(len(spans)), np.empty(len(spans))
     link(pairs, shingles, spans, THRESHOLD, first, similarity)
@@ -154,10 +153,10 @@ def group(
 
 
 def _keys(signatures: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """uint64 (n, B): equal where all slots of a band are. (Where they are not, by a chance of 2^-64, a candidate too
-    many is compared.) signatures: uint32 (n, P), or some bands of them."""
-    texts, slots_of = signatures.shape
-    slots = signatures.reshape(texts, slots_of // WIDTH, WIDTH).astype(np.uint64)
+    """Band keys, uint64 (n, B): equal if all slots of a band are (a chance collision only adds a candidate).
+    signatures: uint32 (n, P), or some of its bands."""
+    texts, width = signatures.shape
+    slots = signatures.reshape(texts, width // WIDTH, WIDTH).astype(np.uint64)
     key = slots[:, :, 0]
     for slot in range(1, slots.shape[2]):
         key = key * np.uint64(0x9E3779B97F4A7C15) + slots[:, :, slot]

@@ -1,11 +1,11 @@
-"""How far two clusterings of the same documents agree, and where they do not.
+"""Agreement of two clusterings of the same documents.
 
 Letters: N documents, K and J clusters.
-Guarantee: scikit-learn's figures, exact but for AMI, see there; matching is optimal (SciPy's Hungarian method).
-Cost: O(N) for the contingency table, ARI and NMI; O(N max(K, J)) for AMI, at most AMI_STEPS; O(L^3) for matching, L the
-clusters of either that are matched.
+Guarantee: scikit-learn's figures, AMI on at most AMI_STEPS / K documents; the matching is optimal (SciPy).
+Cost: O(N) for the contingency table, ARI and NMI; O(N max(K, J)) for AMI, at most AMI_STEPS; O(max(K, J)^3) for the
+matching.
 Sources: Hubert and Arabie 1985 (ARI); Vinh, Epps and Bailey 2010 (AMI, NMI); Kuhn 1955, Crouse 2016 (matching).
-Known weakness: ARI depends on the sizes of clusters; it is low, too, where one clustering is much finer.
+Known weakness: ARI depends on cluster sizes, and is low also if one clustering is much finer than the other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Labels = NDArray[np.integer]
 
 AMI_STEPS = 1 << 25
-"""About a second. AMI of more documents is that of the first ones, which have to be a random sample of all."""
+"""About a second of work. AMI of more documents uses the first ones, which must be a random sample of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """1 where two clusterings are the same; ari and ami 0, on average, where one is drawn at random, nmi above 0."""
+    """1 for equal clusterings. If one is random, ari and ami are 0 on average, and nmi is above 0."""
 
     ari: float
     ami: float
@@ -37,10 +37,10 @@ class Agreement:
 
 
 def agreement(a: Labels, b: Labels) -> Agreement:
-    """Agreement of labels int (N,) with others of the same documents, in a random order.
+    """Agreement of two labellings int (N,) of the same documents, in a random order.
 
     Raises:
-        InputError: there are no labels, or not as many of both.
+        InputError: there are no labels, or their numbers differ.
     """
     from sklearn.metrics import (
         adjusted_mutual_info_score,
@@ -61,7 +61,7 @@ def agreement(a: Labels, b: Labels) -> Agreement:
 
 
 def paired_cosines(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Cosine of each row of a with the same row of b, both (N, D), float64 (N,); 0 where one has no direction."""
+    """Cosine of each row of a with the same row of b, both (N, D), float64 (N,); 0 if a row is zero."""
     wide = [np.asarray(rows, np.float64) for rows in (a, b)]
     lengths = np.prod([np.linalg.norm(rows, axis=1) for rows in wide], axis=0)
     dots = np.einsum("ij,ij->i", *wide)
@@ -69,7 +69,7 @@ def paired_cosines(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[
 
 
 def contingency(a: Labels, b: Labels, shape: tuple[int, int]) -> csr_array:
-    """Documents that have cluster k of one clustering and j of the other, int64 (K, J)."""
+    """Number of documents in cluster k of `a` and j of `b`, int64 (K, J)."""
     from scipy.sparse import csr_array
 
     table = csr_array((np.ones(len(a), np.int64), (a, b)), shape=shape)
@@ -78,8 +78,8 @@ def contingency(a: Labels, b: Labels, shape: tuple[int, int]) -> csr_array:
 
 
 def match(table: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of clusters (k, j), int64 (min(K, J),) each, none twice, that hold most documents of table int (K, J)
-    together; the pair with the most documents first."""
+    """One-to-one pairs of clusters (k, j), int64 (min(K, J),) each, that together hold the most documents of `table`
+    int (K, J); sorted by falling number of documents."""
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(table, maximize=True)

@@ -1,17 +1,17 @@
-"""k-means on a sample of vectors, and the nearest centroid of every vector.
+"""k-means on a sample of vectors, and assignment of every vector to its nearest centroid.
 
 Letters: N vectors, n vectors in the sample, D dims, K clusters.
-Metric cosine: a vector x is seen as (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine,
-0 to 2. Metric euclidean, that of the papers: a vector is seen as it is, and its distance is |x - m|.
+Metric cosine: the distance of x to a centroid m is 1 - cos(x - centre, m), 0 to 2. Metric euclidean, as in the papers:
+the distance is |x - m|.
 
-Guarantee: the same bytes from `fit` for the same sample, k, algorithm, metric and seed; from `assign`, a label and a
-distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
+Guarantee: `fit` gives the same bytes for the same sample, k, algorithm, metric and seed. Labels and distances of
+`assign` depend only on the vector and the fit, not on the batch, its order or the number of threads.
 Cost: fit O(iterations x restarts x n K D), n at most `most_points`, and a copy of the sample (none with
 `overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
 Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch, with the numbers of
-Diversity-Ordered Training); Arora, Liang and Ma 2017 (taking away what all documents share).
-Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices:
+Diversity-Ordered Training); Arora, Liang and Ma 2017 (removing the direction that all documents share).
+Known weakness: k-means finds round clusters of similar size, and a local optimum. Measurements:
 docs/decisions/base-model.md.
 """
 
@@ -36,41 +36,40 @@ Algorithm = Literal["faiss", "minibatch"]
 Metric = Literal["cosine", "euclidean"]
 
 POINTS_PER_CENTROID = 256
-"""More points of a larger sample cost time and move the centroids little."""
+"""Points of the sample for each centroid; more cost time and hardly move the centroids."""
 
 ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
-"""Up to this many clusters the best of RESTARTS runs counts: there runs differ most, and cost least."""
+"""Up to this many clusters the best of RESTARTS runs is taken: their runs differ most and cost least."""
 RESTART_SEEDS = 15_486_557
-"""Between the seeds of two restarts: far apart, so that the next seed is not the next restart."""
+"""Step between the seeds of restarts; large, so that restarts of neighbouring seeds differ."""
 
 BATCH_POINTS = 4096
 BATCH_RESTARTS = 3
-"""Of `minibatch`, as Diversity-Ordered Training has them."""
+"""For `minibatch`, as in Diversity-Ordered Training."""
 
 APART = 1 / 1024
-"""How far the two halves of a cluster that is split are pulled apart, as faiss has it."""
+"""Relative distance between the halves of a split cluster, as in faiss."""
 
 BLOCK_SCORES = 1 << 20
-"""Scores that a thread holds at once: 4 MB, of the order of a core's cache."""
+"""Scores that a thread holds at once: 4 MB, about a core's cache."""
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
-"""Clusters are fitted again if new documents lie this many times as far from their centroids as the fit's sample, on
-average, and by at least twice the standard error of that mean."""
+"""Clusters are fitted again if the mean distance of new documents to their centroids exceeds the sample's by this
+factor, and by twice its standard error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFit:
     """A clustering, largest cluster first.
 
-    centre float32 (D,), zero when not centred; centroids float32 (K, D), of length 1; sizes int64 (K,) and
-    mean_distance of the sample; the iterations of the run that counted, and the mean cosine of a sampled vector
-    and its centroid as that run saw it (minibatch: at its end); note: why there are fewer clusters than asked
-    for, or "". With the metric euclidean centroids are means, of any length, there is no centre, and the objective is
-    the mean squared distance.
+    centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1; with the metric euclidean, means.
+    sizes: int64 (K,), and mean_distance: of the sample. iterations: of the best run. objective: mean cosine of a vector
+    and its centroid, with the metric euclidean the mean squared distance. note: why there are fewer clusters than asked
+    for, or "".
     """
 
     centre: NDArray[np.float32]
@@ -84,12 +83,12 @@ class ClusterFit:
 
     @cached_property
     def lengths(self) -> NDArray[np.float64]:
-        """Of the centroids, float64 (K,)."""
+        """Lengths of the centroids, float64 (K,)."""
         return np.linalg.norm(self.centroids.astype(np.float64), axis=1)
 
 
 def most_points(k: int, algorithm: Algorithm) -> int:
-    """Most vectors that a fit uses; `minibatch`, which reads batches, uses all."""
+    """Most vectors that a fit uses; `minibatch` reads batches, so it uses all."""
     return POINTS_PER_CENTROID * k if algorithm == "faiss" else sys.maxsize
 
 
@@ -103,14 +102,14 @@ def fit(
     centre: bool = True,
     overwrite: bool = False,
 ) -> ClusterFit:
-    """Clusters of sample float32 (n, D), n >= 1, which is of no more use afterwards with `overwrite`.
+    """Clusters of sample float32 (n, D), n >= 1; `overwrite` destroys the sample.
 
-    A sample of more than `most_points` vectors is thinned, drawn from `seed`. With the metric euclidean `centre` counts
-    for nothing, as distances are the same from everywhere. There are fewer than k clusters
-    where the sample has fewer distinct vectors (each is then its own centroid), or where some end up empty.
+    A sample of more than `most_points` vectors is thinned at random. The metric euclidean ignores `centre`. The result
+    has fewer than k clusters if the sample has fewer distinct vectors (each is then a centroid), or if some end up
+    empty.
 
     Raises:
-        InputError: no vector, NaN or infinity, k below 1, unknown algorithm.
+        InputError: there is no vector, NaN or infinity, k below 1, or an unknown algorithm or metric.
     """
     for name, value, known in (("algorithm", algorithm, Algorithm), ("metric", metric, Metric)):
         if value not in get_args(known):
@@ -132,7 +131,7 @@ def fit(
     )
     placed, directed = _directions(thinned, middle, room)
     if not directed.any():
-        # Vectors that are all alike keep, uncentred, the direction that they share.
+        # If all vectors are equal, centring would leave none a direction.
         alike = np.broadcast_to(middle if centre else thinned[0], thinned.shape)
         placed, directed = _directions(alike, np.zeros_like(middle), room)
         middle = np.zeros_like(middle)
@@ -148,7 +147,7 @@ def _fit(
     metric: Metric,
     seed: int,
 ) -> ClusterFit:
-    """Clusters of `points`, those of the sample's places that have a direction; uncentred."""
+    """Clusters of `points`, the rows of `placed` that have a direction; without a centre."""
     distinct = _distinct(points, k + 1)
     if len(distinct) <= k:
         centroids, iterations, objective = distinct, 0, float(metric == "cosine")
@@ -175,10 +174,12 @@ def _fit(
 
 
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Label int32 (N,) of the nearest centroid and the distance float32 (N,) to it. vectors float32 (N, D).
+    """(label of the nearest centroid int32 (N,), distance to it float32 (N,)) of vectors float32 (N, D).
 
-    With the metric cosine a vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN
-    or infinity.
+    With the metric cosine a vector at the centre has label 0 and distance 1.
+
+    Raises:
+        InputError: the vectors have other dims than the fit, or hold NaN or infinity.
     """
     from dagster_divorder.core.kernels.pool import nearest
 
@@ -226,17 +227,17 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
 
 @contextmanager
 def _threads() -> Iterator[Each]:
-    """A map over items, a thread an item.
+    """A map over items, one thread an item.
 
-    A matrix product has one thread meanwhile: the threads of one product would wait for each other at the end of each,
-    and its last bits would depend on their number.
+    BLAS uses one thread meanwhile: its own threads would wait for each other after each product, and its last bits
+    would depend on their number.
     """
     from joblib import cpu_count
 
     with one_blas_thread(), ThreadPoolExecutor(cpu_count()) as workers:
 
         def each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-            # A pool starts its threads when it is first given something.
+            # A single item needs no thread; the pool starts its threads on first use.
             return list(workers.map(function, items)) if len(items) > 1 else _in_turn(function, items)
 
         yield each
@@ -247,8 +248,7 @@ def _in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def _blocks(rows: int, numbers: int) -> list[slice]:
-    """Slices of `rows` with BLOCK_SCORES numbers each, of so many a row, so that what is made of them takes little
-    room."""
+    """Slices of `rows` rows, each with about BLOCK_SCORES numbers at `numbers` a row."""
     step = max(1, BLOCK_SCORES // numbers)
     return [slice(first, first + step) for first in range(0, rows, step)]
 
@@ -256,8 +256,8 @@ def _blocks(rows: int, numbers: int) -> list[slice]:
 def _directions(
     sample: NDArray[np.float32], centre: NDArray[np.float32], room: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Unit vectors float32 (n, D) from the centre, written to `room`, which may be the sample itself; and which rows
-    have a direction, bool (n,): the others are zero."""
+    """(unit vectors from the centre, float32 (n, D); rows with a direction, bool (n,), the others being zero). Written
+    to `room`, which may be the sample itself."""
     directed = np.empty(len(sample), bool)
     floor = NO_DIRECTION * np.linalg.norm(centre)
     for rows in _blocks(*sample.shape):
@@ -270,7 +270,7 @@ def _directions(
 
 
 def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
-    """The first `limit` distinct rows at most; one row of zeros where there is none."""
+    """The first distinct rows, at most `limit`; one row of zeros if there is none."""
     first: dict[bytes, int] = {}
     for row, point in enumerate(points):
         first.setdefault(point.tobytes(), row)
@@ -282,10 +282,10 @@ def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
 def _faiss(
     points: NDArray[np.float32], k: int, seed: int, metric: Metric
 ) -> tuple[NDArray[np.float32], int, float]:
-    """The best of some runs of Lloyd's iterations from faiss's first centroids."""
+    """The best of several runs of Lloyd's iterations from faiss's first centroids."""
     import faiss
 
-    # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
+    # AFK-MC2 approximates k-means++ without a pass for each centroid.
     first = faiss.ClusteringInitialization(points.shape[1], k)  # type: ignore[attr-defined]
     first.method = faiss.ClusteringInitMethod_AFK_MC2
     firsts = []
@@ -303,14 +303,14 @@ def _faiss(
 def _lloyd(
     points: NDArray[np.float32], centroids: NDArray[np.float32], metric: Metric, each: Each
 ) -> tuple[NDArray[np.float32], int, float]:
-    """Centroids from those first ones, how many iterations, and the mean cosine or squared distance that the last met.
+    """(centroids, iterations, mean cosine or squared distance in the last iteration), from first centroids.
 
-    A product has the same rows whatever the number of threads, and a sum the order of the points.
+    Products have the same rows and sums the same order for any number of threads.
     """
     from dagster_divorder.core.kernels.pool import sum_members
 
     k, blocks, euclidean = len(centroids), _blocks(len(points), len(centroids)), metric == "euclidean"
-    # Few bits are sorted several times as fast.
+    # Narrow integers sort several times as fast.
     labels = np.full(len(points), k, np.min_scalar_type(k))
     scores = np.empty(len(points), np.float32)
     sums, offsets, starts = np.empty(centroids.shape), np.zeros(k, np.float32), np.zeros(k + 1, np.int64)
@@ -335,7 +335,7 @@ def _lloyd(
         members, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
         np.cumsum(counts, out=starts[1:])
         each(add, _blocks(k, max(1, points.size // k)))
-        # An empty cluster takes half of the largest one, whose centroid is pulled apart a little.
+        # An empty cluster takes half of the largest one; their centroids differ by APART.
         for empty in np.flatnonzero(counts == 0):
             largest = int(counts.argmax())
             apart = np.where(np.arange(points.shape[1]) % 2, 1 - APART, 1 + APART)
@@ -356,7 +356,7 @@ def _minibatch(
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
-    # Its batches are too small to share: two threads mostly wait for each other.
+    # Batches are too small for several threads.
     with threadpool_limits(limits=1):
         kmeans = MiniBatchKMeans(
             k, random_state=small_seed(seed), batch_size=BATCH_POINTS, n_init=BATCH_RESTARTS
@@ -373,10 +373,10 @@ def _minibatch(
 
 
 def _largest_first(fitted: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
-    """Empty clusters dropped, the others by falling size, with the sizes and mean distance of a sample as it was
-    fitted: with the metric cosine unit vectors, or zeros."""
+    """The clusters that are not empty by falling size, with the sizes and mean distance of the fitted sample (unit
+    vectors or zeros with the metric cosine)."""
     labels, distances = assign(sample, fitted)
-    # What has no direction goes to the first cluster, whichever will be the first.
+    # Vectors without a direction belong to the largest cluster, so they must not decide which one that is.
     directed = sample.any(axis=1) | (fitted.metric == "euclidean")
     sizes = np.bincount(labels[directed], minlength=len(fitted.centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]

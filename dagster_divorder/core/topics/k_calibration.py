@@ -1,24 +1,23 @@
-"""How many clusters: several numbers tried on one corpus, and the one to take.
+"""The number of clusters: several values tried on one corpus, and the one to take.
 
 Letters: N vectors, n of a batch, D dims, K clusters, V values of k, F fits of each.
 
-The silhouette tells how far clusters stand apart, and falls where k cuts topics in two; an order wants many clusters,
-since it mixes only what it can tell apart. So of the values whose silhouette is as good as the best, the highest is
-taken. As good is at most CLOSE of the best below it.
+The silhouette measures how well clusters are separated, and falls if k splits topics. An order gains from many
+clusters, because it mixes only what it can distinguish. So the highest k is taken whose silhouette is within the
+fraction CLOSE of the best.
 
-k-means finds a local optimum, so that another seed and other documents give another silhouette, by about as much as
-CLOSE of it. Each value is therefore fitted F times, from other seeds and other documents; their mean counts, and their
-spread says whether to trust it. One standard deviation stands for all values, since that of a handful of fits says
-little: s^2, the mean of the values' variances. A mean less a threshold taken from another mean has the standard error
-s sqrt(2 / F). Where ERRORS of these more or less tolerance would lead to a number more than a step away, or the best
-silhouette is below NEAR_ZERO, no number is clear.
+k-means finds a local optimum, so another seed and another sample change the silhouette by about CLOSE. Each value is
+therefore fitted F times with other seeds and samples, and the mean is compared. The standard deviation s is pooled, as
+a handful of fits says little: s^2 is the mean of the values' variances. The difference of a mean and a threshold that
+comes from another mean has the standard error s sqrt(2 / F). No number is clear if ERRORS standard errors more or less
+tolerance would choose a value more than a step away, or if the best silhouette is below NEAR_ZERO.
 
 Cost: two passes over the vectors for all fits together, each O(N D sum of K) at the speed of a matrix product; 2 F V
 bytes a vector for the labels.
 Sources: Rousseeuw 1987 (choosing k by the silhouette); Diversity-Ordered Training (`--calibrate-k`, within 5 % of the
 peak); Breiman, Friedman, Olshen and Stone 1984 (the error of a mean as a tolerance).
-Known weakness: clusters of a handful of vectors have high silhouettes again, near copies that stand apart: leave such
-values out. Values closer to each other than the fits can tell make a clear number rare.
+Known weakness: very small clusters (near copies) have high silhouettes again, so leave out such values. If values are
+closer to each other than the fits can distinguish, a clear number is rare.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from dagster_divorder.core.topics.silhouette import ClusterSums, Silhouette
 CLOSE = 0.05
 ERRORS = 2
 NEAR_ZERO = 0.02
-"""Silhouettes below this hardly tell clusters apart; their tolerance is that of this one, 0.001."""
+"""Clusters with a smaller silhouette are hardly separated; the tolerance is at least CLOSE of this, 0.001."""
 USUAL = 30
-"""Clusters where the calibration finds no clear number, or nobody has said: the default of `clusters.k`."""
+"""Clusters if the calibration finds no clear number; the default of `clusters.k`."""
 
 Batch = tuple[NDArray[np.int64], NDArray[np.float32]]
 LABEL = np.int16
-"""Holds every label of at most 10,000 clusters."""
+"""Wide enough for the labels of 10,000 clusters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clustered:
-    """labels: LABEL (N,), by place. silhouette: of the first `sample` places."""
+    """labels: LABEL (N,), by document. silhouette: of the first `sample` documents."""
 
     labels: NDArray[Any]
     silhouette: Silhouette
@@ -61,10 +60,10 @@ def measure(
     sample: int,
     advance: Callable[[int], object] = lambda n: None,
 ) -> list[Clustered]:
-    """Every vector assigned to the clusters of every fit, and the silhouettes of the first `sample` ones.
+    """Labels of all vectors under every fit, and the silhouettes of the first `sample` vectors.
 
-    batches: called twice, gives each of `vectors` vectors once: places int64 (n,) in [0, N), vectors float32 (n, D);
-        the same in the same order. advance: called with the vectors of each batch that a fit is done with, twice.
+    batches: called twice; each call gives all `vectors` vectors once, in the same order, as (places int64 (n,) in [0,
+        N), vectors float32 (n, D)). advance: called twice for each batch and fit, with the number of vectors.
     """
     labels = np.empty((len(fits), vectors), LABEL)
     sums = [ClusterSums(len(fit.centroids), fit.centre) for fit in fits]
@@ -86,18 +85,18 @@ def measure(
 
 
 def possible(values: Sequence[int], vectors: int) -> tuple[int, ...]:
-    """The values of k, rising, that do not exceed the number of vectors; that number itself where all do."""
+    """The values of k that do not exceed the number of vectors, rising; that number itself if all do."""
     return tuple(k for k in values if k <= vectors) or (max(1, vectors),)
 
 
 def as_good_as(best: float) -> float:
-    """The lowest silhouette that is as good as the best one (see above)."""
+    """The lowest silhouette that counts as good as the best one."""
     return best - CLOSE * max(best, NEAR_ZERO)
 
 
 def recommended(values: Sequence[int], silhouettes: NDArray[np.float64]) -> tuple[int, str]:
-    """Index of the highest of the rising `values` (V,) whose mean silhouette is as good as the best, and why that is no
-    clear number, "" where it is. silhouettes: float64 (V, F), F >= 2."""
+    """(index of the highest of the rising `values` (V,) whose mean silhouette is as good as the best; why the choice is
+    not clear, or ""). silhouettes: float64 (V, F), F >= 2."""
     mean, fits = silhouettes.mean(axis=1), silhouettes.shape[1]
     best = float(mean.max())
     error = ERRORS * math.sqrt(2 / fits * silhouettes.var(axis=1, ddof=1).mean())

@@ -1,21 +1,20 @@
-"""The silhouette of a clustering under cosine distance, exact, without looking at pairs of vectors.
+"""The exact silhouette of a clustering under cosine distance, computed without pairs of vectors.
 
 Letters: N vectors, n of a batch, D dims, K clusters.
 
-A vector x is seen as a clustering sees it, as the direction u = (x - centre) / |x - centre|. The mean cosine distance
-of u to the vectors of a cluster is 1 - u . S / n, with S the sum of their directions and n their number, so K sums
-stand for N vectors. The silhouette holds the distance to the own cluster, u left out, against that to the nearest
-other one: 1 says that a vector is alone with its like, 0 that it lies between two clusters, -1 that it is in the wrong
-one.
+A vector x is used as the direction u = (x - centre) / |x - centre|. The mean cosine distance of u to a cluster is
+1 - u . S / n, with S the sum of its n directions, so K sums stand for N vectors. The silhouette compares the distance
+to the own cluster, without u, with the distance to the nearest other one: 1 for a well separated vector, 0 between two
+clusters, -1 in the wrong one.
 
-Guarantee: the silhouette of scikit-learn's `silhouette_samples(metric="cosine")`, in float64, rounded to DECIMALS, so
-that batches and threads, which change the last bits of a matrix product, do not show. A vector alone in its cluster has
-0, and so has one without a direction (a zero vector, or one at the centre): it is as far, 1, from all, itself included.
+Guarantee: equals scikit-learn's `silhouette_samples(metric="cosine")` in float64, rounded to DECIMALS, which hides that
+batches and threads change the last bits of a product. It is 0 for a vector alone in its cluster and for a vector at the
+centre, whose distance to every vector is 1.
 Cost: two passes over the vectors, O(N K D) at the speed of a matrix product; O(K D) memory and BLOCK_SCORES float64 of
 scratch.
 Source: Rousseeuw 1987, "Silhouettes".
-Known weakness: distances below 1e-12 count as 0; high-dimensional text has silhouettes near 0 even where clusters mean
-something, so compare them with each other, not with 1.
+Known weakness: distances below 1e-12 count as 0. High-dimensional text has silhouettes near 0 even for meaningful
+clusters, so compare them with each other, not with 1.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Silhouette:
-    """mean: of all vectors. by_cluster: float64 (K,), of each cluster's, 0 where it is empty. sizes: int64 (K,)."""
+    """mean: over all vectors. by_cluster: float64 (K,), mean of a cluster, 0 if empty. sizes: int64 (K,)."""
 
     mean: float
     by_cluster: NDArray[np.float64]
@@ -51,11 +50,11 @@ def silhouette(
 ) -> Silhouette:
     """Silhouette of vectors in K = `clusters` clusters.
 
-    passes: called twice, gives the same batches of vectors float32 (n, D) and labels int (n,) in [0, clusters).
-    centre: float32 (D,), what the vectors are seen from, such as `ClusterFit.centre`; by default the origin.
+    passes: called twice; each call gives the same batches of vectors float32 (n, D) and labels int (n,) in
+        [0, clusters). centre: float32 (D,), such as `ClusterFit.centre`; None: the origin.
 
     Raises:
-        InputError: no vector, NaN or infinity, shapes that do not fit, a label that is none.
+        InputError: there is no vector, or NaN or infinity; shapes do not match; a label is out of range.
     """
     sums: ClusterSums | None = None
     for vectors, labels in passes():
@@ -72,7 +71,7 @@ def silhouette(
 class ClusterSums:
     """The silhouette of one clustering, batch by batch: `add` every batch, then `score` every batch, then `result`.
 
-    So several clusterings of the same vectors take two passes together; `silhouette` does it for one.
+    Several clusterings of the same vectors can share the two passes.
     """
 
     def __init__(self, clusters: int, centre: NDArray[np.floating]) -> None:
@@ -82,7 +81,7 @@ class ClusterSums:
         self._totals = np.zeros(clusters)
 
     def add(self, vectors: NDArray[np.float32], labels: NDArray[np.integer]) -> None:
-        """The first pass over a batch, as for `silhouette`."""
+        """First pass over a batch; arguments as in `silhouette`."""
         from scipy.sparse import csr_array
 
         clusters, dims = self._sums.shape
@@ -129,7 +128,7 @@ class ClusterSums:
             self._totals += np.bincount(own, scores, len(sizes))
 
     def result(self) -> Silhouette:
-        """Of all that was scored."""
+        """The silhouette of all scored vectors."""
         return Silhouette(
             mean=round(float(self._totals.sum() / max(1, self._sizes.sum())), DECIMALS),
             by_cluster=(self._totals / np.maximum(self._sizes, 1)).round(DECIMALS),
@@ -141,7 +140,7 @@ class ClusterSums:
         return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
 
     def _directions(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Unit vectors float64 (n, D) from the centre, zero where a vector lies at it."""
+        """Unit vectors from the centre, float64 (n, D); zero for a vector at the centre."""
         points = vectors - self._centre
         lengths = np.linalg.norm(points, axis=1, keepdims=True)
         directed = lengths > NO_DIRECTION * np.linalg.norm(self._centre)

@@ -1,29 +1,27 @@
-"""What clusters of texts are about: their characteristic words, and a short name for each.
+"""Characteristic words of clusters of texts, and a short name for each cluster.
 
 Letters: n documents, W words, K clusters.
 
-A word tells of a cluster where many of its documents use it (p, the share of them), and few of other clusters do. That
-is class-based TF-IDF, a cluster in the place of a document, with shares of documents in the place of counts, so that
-one document that repeats itself says no more than others. The weight is
-    p^REACH (1 - p) x log(p / q) x (BURST + log of (the share expected of as many uses, dealt at random) / p)
-        x rarity x brevity^2
-where q is the share in the clusters that use the word most (all but every tenth use it less, and at least two others),
-and no less than the mean. Rarity falls from 1 to 0 as the word's share of all documents with words of its script rises
-from RARE to 1. So what heads many clusters counts for little, a word of a template or of the language itself, in nearly
-every document, too, in any language: function words are in all clusters of a language, in many documents of its script,
-in nearly all of a cluster's, spread evenly over these, and short.
+A word is characteristic if many documents of the cluster use it (share p) and few of other clusters do. This is
+class-based TF-IDF with shares of documents in place of counts, so a document that repeats itself counts once. The
+    weight: p^REACH (1 - p) x log(p / q) x (BURST + log(e / p)) x rarity x brevity^2
+q is the share at the 90th percentile of clusters (at least the third highest), and at least the mean share. e is the
+share of documents that as many uses would reach if they were spread at random. Rarity falls from 1 to 0 as the word's
+share of all documents of its script rises from RARE to 1. So words that head many clusters, words of a template and
+function words count for little in any language: they occur in all clusters of a language, in many documents of its
+script, in nearly all of a cluster, evenly spread, and are short.
 
-Words are runs of letters, digits, marks and "_", casefolded, of 2 to 40 characters with a letter among them; those that
-are mostly digits are no terms. Han characters and South-East Asian scripts, written without spaces, count by pairs of
-characters; a pair that nearly always goes on in the same way is shown with what it goes on with. Katakana make words of
-their own, hiragana none. `without_markup` takes out what is no word.
+Words are runs of letters, digits, marks and "_", casefolded, of 2 to 40 characters with at least one letter. Words that
+are mostly digits are not used as terms. Scripts without spaces (Han, South-East Asian) count by pairs of characters; a
+pair that nearly always continues in the same way is shown with the continuation. Runs of katakana are words, hiragana
+is ignored. `without_markup` removes URLs, tags and the like.
 
-Guarantee: the same texts, in the same order, with the same labels give the same terms.
+Guarantee: the same texts in the same order with the same labels give the same terms.
 Cost: O(characters) in Arrow and O(distinct words) in Python: 0.1 s a megabyte at most; memory as the texts.
-Sources: Grootendorst 2022 (BERTopic, class-based TF-IDF); Church and Gale 1995 (words that are about something come in
-bursts); Zipf 1935 (what is used often is short).
-Known weakness: words are not reduced to stems; names of people who sign all they write are characteristic too.
-Measured: docs/decisions/cluster-names.md.
+Sources: Grootendorst 2022 (BERTopic, class-based TF-IDF); Church and Gale 1995 (content words come in bursts); Zipf
+1935 (frequent words are short).
+Known weakness: words are not stemmed; the names of frequent authors who sign their texts are characteristic too.
+Measurements: docs/decisions/cluster-names.md.
 """
 
 from __future__ import annotations
@@ -46,29 +44,29 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 TERMS = 5
-"""Terms kept of a cluster."""
+"""Terms of a cluster."""
 NAMED_BY = 3
-"""Terms that make its name."""
+"""Terms in a cluster's name."""
 
 SHORTEST, LONGEST = 2, 40
-"""Characters of a word."""
+"""Fewest and most characters of a word."""
 LEAST_DOCUMENTS, LEAST_SHARE = 3, 0.03
-"""A term is in so many documents of its cluster, and in this share of them; in all where it has fewer."""
+"""Fewest documents, and smallest share, of a cluster that use its term; a smaller cluster needs all."""
 LEAST_OTHERS = 3
 LEAST_CONTRAST, LEAST_RARITY = 0.01, 0.01
-"""Clusters that nothing tells apart are named by what bursts in them, and those whose words are all common by these."""
+"""Floors of the weight's factors, for clusters without distinctive words and clusters of common words alone."""
 BURST = 0.3
 REACH = 1.3
-"""As this rises, words that many documents of a cluster use come before those that no other cluster has."""
+"""Exponent of p: a higher one prefers words of many documents to words of no other cluster."""
 RARE = 0.05
-"""A word in this share of the documents of its script, or in less, counts whole, and one in all of them not at all."""
+"""Share of its script's documents up to which a word has rarity 1."""
 BREVITY = 6
-"""A word of fewer letters counts by the square of its length in these; syllables and ideographs count whole."""
+"""Letters from which brevity is 1; below, it is length / BREVITY. Syllables and ideographs have brevity 1."""
 SAME_WORD = 0.6
-"""Words that share this part of the longer one from their beginning are forms of one word."""
+"""Shared prefix, as a part of the longer word, from which two words count as forms of one."""
 GOES_ON = 0.7
 LONGEST_GROWN = 6
-"""A pair of characters grows by the next one where so many of its uses go on with it, to so many characters."""
+"""Share of uses from which a pair of characters grows by the next one, and the most characters."""
 
 HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 KATAKANA = r"\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f"
@@ -83,22 +81,19 @@ _PAIRED = re.compile(rf"[{HAN}{SOUTH_EAST}]")
 _WHOLE = re.compile(rf"[{HAN}{KATAKANA}{SOUTH_EAST}\uac00-\ud7a3]")
 _LEADING = "\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0ec2\u0ec3\u0ec4"
 _TORN = re.compile(rf"[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|.*[{_LEADING}]$")
-"""Pairs that begin with a vowel of the character before, or end with one of the character behind: Thai, Lao."""
+"""Pairs that begin with a vowel of the preceding character or end with one of the next: Thai, Lao."""
 _MARKUP = (
     (r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+|\S+@\S+", " "),
     (r"</?[A-Za-z][^<>]{0,300}>|&(?:[A-Za-z]+|#[0-9]+);", " "),
     (r"(^|[^A-Za-z_:\\])\\[A-Za-z]+", r"\1 "),  # no folders, as in C:\WINDOWS\SYSTEM
     (r"\b0[xX][0-9A-Fa-f]+\b|\b[0-9A-Fa-f]*[0-9][0-9A-Fa-f]{7,}\b|[A-Za-z0-9+/]{48,}=*", " "),
 )
-"""Regular expressions of Arrow, and what stands in the place of what they match."""
+"""Regular expressions for Arrow, with replacements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Which words documents use, and how often.
-
-    counts: int32 (n, W). vocabulary: W words. texts: large_string (n,), as they were counted.
-    """
+    """Word counts of documents: counts int32 (n, W); vocabulary, W words; texts large_string (n,), as counted."""
 
     counts: csr_array
     vocabulary: list[str]
@@ -106,7 +101,7 @@ class Words:
 
 
 def count_words(texts: pa.Array) -> Words:
-    """The words of texts, string or large_string (n,)."""
+    """Word counts of texts, string or large_string (n,)."""
     import pyarrow.compute as pc
     from scipy.sparse import csr_array
 
@@ -131,8 +126,8 @@ def count_words(texts: pa.Array) -> Words:
 
 
 def without_markup(texts: pa.Array) -> pa.Array:
-    """Texts, string or large_string (n,), without what is no word: URLs, addresses, tags and entities of HTML, commands
-    of LaTeX, hexadecimal numbers, base64."""
+    """Texts, string or large_string (n,), without URLs, e-mail addresses, HTML tags and entities, LaTeX commands,
+    hexadecimal numbers and base64."""
     import pyarrow.compute as pc
 
     for pattern, instead in _MARKUP:
@@ -141,9 +136,9 @@ def without_markup(texts: pa.Array) -> pa.Array:
 
 
 def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: int) -> list[tuple[str, ...]]:
-    """For each of K clusters at most TERMS words, by falling weight; labels int (n,) in [0, clusters), by document.
+    """At most TERMS words of each cluster, by falling weight. labels: int (n,) in [0, clusters).
 
-    A cluster without a document, or with no word that enough of its documents use, has none.
+    A cluster has no terms if it is empty, or if too few of its documents use any word.
     """
     from scipy.sparse import csr_array
 
@@ -176,8 +171,8 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
 
 
 def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each cluster: its first NAMED_BY terms, more of them or a number where another has the same; without
-    terms "cluster" and its number."""
+    """A name for each cluster: its first NAMED_BY terms, with further terms or a number if another cluster has the same
+    name; "cluster" and its number without terms."""
     names: list[str] = []
     taken: set[str] = set()
     for number, words in enumerate(terms):
@@ -194,13 +189,13 @@ def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
 def _weights(
     holding: csr_array, size: NDArray[np.integer], uses: NDArray[np.integer], often: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Weight, but for rarity and brevity, of the entries `often` of `holding` (K, W), which counts the documents of a
-    cluster that use a word; by entry `size`, the documents of the cluster, and `uses` in all of them."""
+    """Weights without rarity and brevity, for the entries `often` of `holding` (K, W), the number of a cluster's
+    documents that use a word. By entry: size, documents of the cluster; uses, of the word in them."""
     clusters, count = holding.shape
     word = holding.indices
     share = holding.data / (size + 1)
     mean = np.bincount(word, share, count) / clusters
-    # The share of each word in the cluster at this rank among those that use it most.
+    # The share of each word in the cluster of this rank.
     rank = max(LEAST_OTHERS, -(-clusters // 10))
     order = np.lexsort((-share, word))
     at = np.searchsorted(word[order], np.arange(count)) + rank - 1
@@ -214,8 +209,8 @@ def _weights(
 
 
 def _rarity(used: csr_array, written: Sequence[str]) -> NDArray[np.float64]:
-    """Rarity of words, (W,): 0 of one that all documents of its script use, 1 from RARE of them down. used: 1 where a
-    document uses a word, (n, W)."""
+    """Rarity of words (W,): 0 if all documents of the script use it, 1 at a share of RARE or less. used (n, W): 1 if a
+    document uses a word."""
     scripts = np.array([_script(word) for word in written])
     rarity = np.ones(len(written))
     for script in np.unique(scripts):
@@ -227,14 +222,14 @@ def _rarity(used: csr_array, written: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _script(word: str) -> str:
-    """The first word of a letter's name: LATIN, CYRILLIC, HANGUL; one for what Chinese and Japanese are written in."""
+    """A word's script, the first word of a letter's Unicode name (LATIN, CYRILLIC); one for Chinese and Japanese."""
     if _UNSPACED.match(word) and not re.match(f"[{SOUTH_EAST}]", word):
         return "CJK"
     return unicodedata.name(next(filter(str.isalpha, word)), "").partition(" ")[0]
 
 
 def _words_of(run: str) -> list[str]:
-    """The words of a run of letters, digits, marks and underscores."""
+    """Words of a run of letters, digits, marks and underscores."""
     if not run.isascii():
         run = unicodedata.normalize("NFC", run)
     run = run.casefold()
@@ -251,7 +246,7 @@ def _words_of(run: str) -> list[str]:
 
 
 def _names_something(word: str) -> bool:
-    """Whether a word is no number (`3d` and `mp3` are none, `1월`, January, is) and no torn pair."""
+    """Whether a word is neither a number (`1월`, January, is one; `3d` and `mp3` are not) nor a torn pair."""
     return 2 * sum(map(str.isdigit, word)) < len(word) + word.isascii() and not _TORN.match(word)
 
 
@@ -262,7 +257,7 @@ def _word(run: str) -> list[str]:
 
 
 def _drawn(run: str) -> list[str]:
-    """Characters as they are drawn, each with its marks."""
+    """Characters, each with its combining marks."""
     drawn: list[str] = []
     for character in run:
         if drawn and unicodedata.category(character) in ("Mn", "Mc"):
@@ -273,8 +268,8 @@ def _drawn(run: str) -> list[str]:
 
 
 def _distinct(ranked: Sequence[str], texts: pa.Array, members: NDArray[np.int64]) -> tuple[str, ...]:
-    """The first TERMS of some words that are not forms or parts of one before; pairs of characters grown to what they
-    are part of in the texts of the members."""
+    """The first TERMS words that are neither forms nor parts of an earlier one; pairs of characters grow as they
+    continue in the members' texts."""
     kept: list[str] = []
     joined = ""
     for word in ranked:
@@ -296,7 +291,7 @@ def _same_word(a: str, b: str) -> bool:
 
 
 def _grown(pair: str, text: str) -> str:
-    """A pair of characters with what it nearly always goes on with, on either side."""
+    """A pair of characters with the characters that nearly always precede or follow it."""
     for pattern in (r"(?={}(.))", r"(?=(.){})"):
         while len(pair) < LONGEST_GROWN:
             neighbours = Counter(re.findall(pattern.format(pair), text))

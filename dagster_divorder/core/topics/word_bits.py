@@ -1,17 +1,16 @@
-"""How much the clusters of documents tell of their words: a clustering judged without labels.
+"""Bits that a clustering saves on the words of its documents: a measure of clusterings without labels.
 
 Letters: n documents, W words, K clusters.
 
-Half of the documents are counted: p(w), and p(w | c) in each cluster, smoothed towards p(w) by as many words as save
-most. The other half is held out: log2 p(w | c) / p(w) are the bits that knowing the cluster c saves on a word w, taken
-as a mean over the distinct words of every document; then the halves change places. What a clustering has learnt of
-single documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves
-little.
+One half of the documents gives p(w), and p(w | c) for each cluster, smoothed towards p(w) by the amount that saves the
+most. On the other half, log2 p(w | c) / p(w) are the bits that the cluster c saves on a word w, averaged over the
+distinct words of each document. Then the halves change places. Clusters of single documents, noise, length or layout
+save little.
 
-Guarantee: 0 or more; the same documents in the same order give the same bits.
+Guarantee: at least 0; the same documents in the same order give the same bits.
 Cost: O(words of all documents), some ten passes.
 Sources: Zhai and Lafferty 2004 (Dirichlet smoothing); Rissanen 1983 (bits saved as a measure of structure).
-Known weakness: clusters of style or quality tell fewer words than topics do. Measured:
+Known weakness: clusters of style or quality save fewer bits than topics do. Measurements:
 docs/decisions/ari-comparison.md.
 """
 
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SMOOTHING = tuple(10.0 ** (half / 2) for half in range(4, 12))
-"""Words of the whole that are added to those of a cluster: 100 to some 300,000."""
+"""Amounts of smoothing, in words of the whole corpus that are added to a cluster: 100 to some 300,000."""
 
 
 def word_bits(counts: csr_array, labels: NDArray[np.integer], clusters: int) -> float:
-    """Bits a word that the clusters tell. counts: int (n, W) by document, in a random order; labels: int (n,) in [0,
-    clusters)."""
+    """Bits a word that the clusters save. counts: int (n, W), documents in a random order; labels: int (n,) in
+    [0, clusters)."""
     saved, words = np.zeros(len(SMOOTHING)), 0
     halves = np.arange(len(labels)) % 2
     for half in range(2):
@@ -43,7 +42,7 @@ def word_bits(counts: csr_array, labels: NDArray[np.integer], clusters: int) -> 
 def _saved(
     counts: csr_array, labels: NDArray[np.integer], clusters: int, held_out: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], int]:
-    """Bits saved on the words of the documents held out, float64 by smoothing, and the number of these words."""
+    """(bits saved on the words of the held-out documents, float64 for each smoothing; the number of these words)."""
     from scipy.sparse import csr_array
 
     documents, vocabulary = counts.shape
@@ -58,7 +57,7 @@ def _saved(
     sizes: NDArray[np.int64] = by_cluster.sum(axis=1)
     tested = used[np.flatnonzero(held_out)]
     cluster = labels[held_out].repeat(np.diff(tested.indptr)).astype(np.int64)
-    # A word that was never counted has no share to begin with.
+    # Words that were not counted have p(w) = 0.
     known = whole[tested.indices] > 0
     cluster, word = cluster[known], tested.indices[known]
     if not len(word):

@@ -1,12 +1,12 @@
-"""Principal components: the directions in which a sample of vectors differs most, and vectors seen along them.
+"""Principal components of a sample, and projection of vectors onto them.
 
 Letters: N vectors, n vectors of the sample, D dims, C components.
-Guarantee: the same bytes from `fit` for the same sample; from `project` a vector that depends on that vector and the
-fit alone, whatever the batch or the number of threads.
+Guarantee: `fit` gives the same bytes for the same sample. A projected vector depends only on the vector and the fit,
+not on the batch or the number of threads.
 Cost: fit O(n D^2 + D^3) on one thread and 8 (n D + D^2) bytes; project O(N D C), half as fast as a matrix product.
 Sources: Pearson 1901, Hotelling 1933; scikit-learn's PCA by the eigenvectors of the covariance, signs set so that the
-largest entry of each axis is positive. Known weakness: directions of much variance need not be those of topics.
-Measured: docs/decisions/spaces.md.
+largest entry of each axis is positive. Known weakness: directions of large variance are not always topics.
+Measurements: docs/decisions/spaces.md.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from dagster_divorder.errors import InputError
 class Pca:
     """A projection: mean float64 (D,), axes float64 (D, C), orthonormal columns by falling variance.
 
-    explained: the share of the sample's variance along the axes, 0 to 1; 0 where the sample has none.
+    explained: share of the sample's variance along the axes, 0 to 1; 0 if the sample has none.
     """
 
     mean: NDArray[np.float64]
@@ -32,10 +32,10 @@ class Pca:
 
 
 def fit(sample: NDArray[np.float32], components: int) -> Pca:
-    """Principal components of sample float32 (n, D): as many as asked for, at most min(n, D), which are all there are.
+    """Principal components of sample float32 (n, D): `components` of them, at most min(n, D).
 
     Raises:
-        InputError: fewer components than one, NaN or infinity.
+        InputError: components is below 1, or the sample holds NaN or infinity.
     """
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
@@ -45,7 +45,7 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
     finite("the sample", sample)
     # One vector has no variance, and scikit-learn divides by n - 1.
     points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
-    # Vectors that are all alike have no variance, and no share of it.
+    # Equal vectors have no variance to explain.
     with threadpool_limits(limits=1), np.errstate(invalid="ignore"):
         fitted = PCA(min(components, *sample.shape), svd_solver="covariance_eigh").fit(
             points.astype(np.float64)
@@ -55,9 +55,9 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
 
 
 def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDArray[np.float32]:
-    """Vectors float32 (N, D) along the axes, float32 (N, C), of length 1; a vector at the mean has length 0.
+    """Vectors float32 (N, D) projected to float32 (N, C), of length 1; a vector at the mean becomes zero.
 
-    NaN and infinity stay visible as NaN. InputError for another D.
+    NaN and infinity become NaN. InputError: the vectors have other dims than the fit.
     """
     from dagster_divorder.core.kernels.project import project_rows
 

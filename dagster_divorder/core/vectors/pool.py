@@ -1,12 +1,11 @@
 """Document vectors from token ids: distinct tokens x count x weight x table row, L2-normalised.
 
 Letters: N documents, D dims, V vocabulary, T tokens.
-Guarantee: a document's vector depends on its own tokens alone; the same bytes for any number of threads and any
-division into calls. Cost: O(T + distinct tokens per document x D), no copy of the table; 12 V bytes of scratch
-a thread.
-Sources: Diversity-Ordered Training (mean of token embeddings); Arora, Liang and Ma 2017 (weighting, then removing what
-all share); idf after Sparck Jones 1972. Known weakness: a bag of tokens knows no word order. Measured choice of the
-default: docs/decisions/base-model.md.
+Guarantee: a document's vector depends only on its own tokens, not on the number of threads or how calls divide the
+documents. Cost: O(T + distinct tokens per document x D), no copy of the table; 12 V bytes of scratch a thread.
+Sources: Diversity-Ordered Training (mean of token embeddings); Arora, Liang and Ma 2017 (weighting, then removing the
+common direction); Sparck Jones 1972 (idf). Known weakness: word order is ignored. Measurements:
+docs/decisions/base-model.md.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from dagster_divorder.errors import InputError
 Pooling = Literal["mean", "idf"]
 
 RANGES_PER_THREAD = 4
-"""Several ranges a thread even out unequal documents; each costs one scratch of V."""
+"""Ranges of documents for each thread: several even out their lengths; each needs scratch of V entries."""
 
 
 def token_weights(
@@ -28,9 +27,10 @@ def token_weights(
 ) -> NDArray[np.float32]:
     """float32 (V,): `mean` gives ones, `idf` gives log((documents + 1) / (df + 1/2)).
 
-    The halves keep every weight positive, so that a corpus of one document has vectors too; a token in every
-    document of many weighs next to nothing. InputError for another pooling, or a token in more documents than
-    there are.
+    The 1 and the 1/2 keep every weight positive, so that a corpus of one document has vectors too.
+
+    Raises:
+        InputError: pooling is unknown, or a token occurs in more documents than there are.
     """
     if pooling not in get_args(Pooling):
         raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
@@ -47,7 +47,7 @@ def token_weights(
 def document_frequency(
     ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
 ) -> NDArray[np.int64]:
-    """int64 (V,): in how many documents each token occurs. ids (T,) flat, lengths (N,). InputError as in `pool`."""
+    """Number of documents with each token, int64 (V,). ids (T,) flat, lengths (N,). Raises as `pool` does."""
     from dagster_divorder.core.kernels.pool import count_documents
 
     tokens, starts = flat(ids, lengths, vocabulary)
@@ -64,13 +64,13 @@ def pool(
     *,
     threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Unit vectors, float32 (N, D): each document's weighted sum of table rows; zero where that sum is zero.
+    """Unit vectors, float32 (N, D): each document's weighted sum of table rows, or zero if the sum is zero.
 
-    ids (T,) flat, lengths (N,), table float32 (V, D), weights float32, one for each of the tokenizer's ids: V
-    or fewer, as tables are often padded with rows that no id uses.
+    ids (T,) flat, lengths (N,), table float32 (V, D), weights float32, one for each id of the tokenizer; at most V, as
+    tables are often padded.
 
     Raises:
-        InputError: lengths do not add up to T, more weights than rows, or an id without weight.
+        InputError: lengths do not add up to T, there are more weights than rows, or an id has no weight.
     """
     from dagster_divorder.core.kernels.pool import pool_rows
 
@@ -89,7 +89,7 @@ def pool(
     if threads == 1:
         fill(0, len(lengths))
         return pooled
-    # Ranges of about as many tokens each.
+    # Ranges with about the same number of tokens.
     inner = np.linspace(0, len(tokens), RANGES_PER_THREAD * threads + 1)[1:-1]
     cuts = [0, *np.searchsorted(starts[:-1], inner).tolist(), len(lengths)]
     with ThreadPoolExecutor(threads) as workers:
@@ -100,7 +100,7 @@ def pool(
 def flat(
     ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Checked ids, uint32 (T,), and where each document starts, int64 (N + 1,). InputError as in `pool`."""
+    """(checked ids uint32 (T,), offsets of documents int64 (N + 1,)). Raises as `pool` does."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     if starts[-1] != len(ids) or (len(lengths) and lengths.min() < 0):

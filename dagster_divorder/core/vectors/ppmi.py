@@ -1,21 +1,20 @@
-"""Token vectors from which tokens share documents: positive pointwise mutual information, then a truncated SVD.
+"""Token vectors from co-occurrence in documents: positive pointwise mutual information, then a truncated SVD.
 
 Letters: V vocabulary, D dims, T tokens, P pieces of text, C context tokens.
 
-A document is cut evenly into pieces of at most PIECE_TOKENS tokens. n_tc counts the pieces that hold both token
-t and context c (contexts are the C tokens in most pieces); with row sums r, column sums k and total n,
+A document is cut evenly into pieces of at most PIECE_TOKENS tokens. n_tc is the number of pieces with both token t and
+context c (the C tokens that occur in the most pieces). With row sums r, column sums k and total n,
 
     PPMI_tc = max(0, log(n_tc n / (r_t k_c))) = U S V'
 
-and the vectors are the first D columns of U, all equally strong: U clusters better than U sqrt(S) and U S.
+and the vectors are the first D columns of U, unscaled: U clusters better than U sqrt(S) and U S.
 
-Guarantee: no randomness while the co-occurrence carries anything; the same bytes for the same input, whatever
-the number of threads (BLAS runs on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is
-never held whole.
+Guarantee: no randomness unless all co-occurrences are independent; the same bytes for any number of threads (BLAS runs
+on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is never in memory as a whole.
 Cost: O(T log T) sorting, counting O(sum of a piece's distinct tokens x its contexts) twice, V C^2 for the Gram
 matrix; memory 24 bytes for each distinct token of a piece + 3 BLOCK_ROWS x C float32 + C^2 float64.
 Sources: Church and Hanks 1990 (PMI); Levy, Goldberg and Dagan 2015 (PPMI-SVD, U alone better than U S).
-Known weakness: a token seen in few pieces has large, noisy PMI; a larger sample is the cure. Measured choices:
+Known weakness: a token in few pieces has large, noisy PMI; a larger sample helps. Measurements:
 docs/decisions/base-model.md.
 """
 
@@ -29,21 +28,21 @@ from dagster_divorder.core.distinct import distinct_values
 
 CONTEXTS = 2048
 PIECE_TOKENS = 1024
-"""Without pieces a corpus of one book would tell nothing: in one document every token meets every other."""
+"""Tokens of a piece. Without pieces, every token of a single book would co-occur with every other."""
 
 BLOCK_ROWS = 2048
 TABLE_SCALE = 0.02
-"""Root mean square of the vectors' entries: the spread with which transformers models begin their own tables."""
+"""Root mean square of the entries: the usual initial spread of embedding tables in transformers."""
 
 RANK_TOLERANCE = 1e-6
-"""Squared singular values below this share of the first are rounding noise of float32 products."""
+"""Squared singular values below this share of the largest are rounding noise of float32 products."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """vectors float32 (V, D), zero for tokens never seen and in columns beyond `rank` (rank 0: random).
+    """vectors float32 (V, D), zero for unseen tokens and in columns beyond `rank`; random if rank is 0.
 
-    `explained` is the share of the squared PPMI that the first D components carry.
+    explained: share of the squared PPMI in the first D components.
     """
 
     vectors: NDArray[np.float32]
@@ -55,7 +54,7 @@ class TokenVectors:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Which pieces hold which tokens (by token), and which contexts (by piece)."""
+    """Pieces of each token, contexts of each piece, and the sums of the table n_tc."""
 
     pieces: NDArray[np.int64]
     piece_starts: NDArray[np.int64]
@@ -74,14 +73,13 @@ def token_vectors(
     seed: int = 0,
     advance: Callable[[int], object] = lambda rows: None,
 ) -> TokenVectors:
-    """Token vectors of a sample: ids (T,) flat, lengths (N,), ids below `vocabulary`; `advance` hears of rows of PPMI,
-    2 V in all.
+    """Token vectors of a sample: ids (T,) flat, below `vocabulary`; lengths (N,). `advance` is called with numbers of
+    finished rows of PPMI, 2 V in all.
 
-    Fewer than D components (a small or uniform sample) leave the remaining columns zero. Where co-occurrence tells
-    nothing at all (one short text, or all texts alike) the vectors are random, drawn from `seed`, for tokens seen and
-    unseen: equal texts then still get equal vectors and different texts different ones.
+    If there are fewer than D components (a small or uniform sample), the other columns are zero. If there are none (one
+    short text, or all texts alike), all vectors are random, drawn from `seed`, so that different texts still differ.
     """
-    # Before the limit, which holds for the libraries that are loaded: SciPy brings a BLAS of its own.
+    # SciPy brings its own BLAS, and the limit applies only to libraries that are loaded.
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits
 
@@ -157,13 +155,13 @@ def _ppmi(pairs: _Pairs, first: int, last: int) -> NDArray[np.float32]:
     rows = np.maximum(pairs.row_sums[first:last, None], 1.0).astype(np.float32)
     block /= rows
     block *= columns
-    # log(max(1, x)) = max(0, log x), without the logarithm of zero.
+    # log(max(1, x)) = max(0, log x), which avoids the logarithm of zero.
     return np.log(np.maximum(block, 1.0, out=block), out=block)
 
 
 def _leading(gram: NDArray[np.float64], dim: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Eigenvectors, float32 (C, R), and eigenvalues, float64 (R,), largest first: at most `dim`, and none of rounding
-    noise. The largest entry of each vector is positive, as the sign is otherwise arbitrary."""
+    """(eigenvectors float32 (C, R), eigenvalues float64 (R,)), largest first, R <= dim, without rounding noise. The
+    largest entry of each vector is positive, as its sign is arbitrary."""
     from scipy.linalg import eigh
 
     contexts = len(gram)

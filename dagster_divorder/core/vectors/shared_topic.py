@@ -1,4 +1,4 @@
-"""Coordinates in which a document's vector is what another part of the same document lets expect of it.
+"""A linear map that keeps what two parts of a document share, its topic, and removes what differs between them.
 
 Letters: P pairs, D dims. x and x', float (P, D), are vectors of two parts of a document: x = m + y + e, where
 y ~ N(0, S) is what the parts share (the topic) and e ~ N(0, E) is each part's own.
@@ -6,14 +6,14 @@ y ~ N(0, S) is what the parts share (the topic) and e ~ N(0, E) is each part's o
     E = cov(x - x') / 2, shrunk        S = (cov(x, x') + cov(x', x)) / 2
     E^-1/2 S E^-1/2 = U diag(s) U'     map = E^-1/2 U diag(s / (1 + s))
 
-so that (x - m) map is the expectation of y given x, in the coordinates in which E is the identity: directions in which
-the parts of a document differ as much as documents do come to nothing.
+(x - m) map is the expectation of y given x, in coordinates in which E is the identity. Directions in which the parts of
+a document differ as much as documents do vanish.
 
 Guarantee: no randomness; the same bytes for the same vectors (BLAS runs on one thread).
 Cost: O(P D^2 + D^3), memory 32 bytes x P D.
 Sources: Ioffe 2006 and Prince and Elder 2007 (probabilistic linear discriminant analysis); Ledoit and Wolf 2004 (the
 shrinkage of E); Hatch, Kajarekar and Stolcke 2006 (within-class covariance normalisation).
-Known weakness: what the parts of a document share is also its layout, its author and its language.
+Known weakness: the parts of a document also share layout, author and language.
 """
 
 import numpy as np
@@ -24,10 +24,10 @@ FLOOR = 1e-9
 
 
 def topic_map(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The map above, float64 (D, D), its columns from the most shared direction to the least.
+    """The map, float64 (D, D), columns from the most shared direction to the least.
 
-    Few pairs tell little about s, which is therefore drawn towards its mean with the weight of D pairs. The identity
-    where the parts share nothing, or are all the same (fewer than two pairs, say).
+    s is shrunk towards its mean with the weight of D pairs, as few pairs estimate it badly. The map is the identity if
+    there are fewer than two pairs, or if the parts share nothing or are all equal.
     """
     from sklearn.covariance import ledoit_wolf
     from threadpoolctl import threadpool_limits

@@ -1,15 +1,15 @@
-"""Vectors of texts by the words that they use, without a tokenizer or a model.
+"""Vectors of texts from their words, without a tokenizer or a model.
 
 Letters: n texts, W words of the vocabulary, T words found in all texts, D dims.
 
-What is a word says `core/topics/terms.py`. The WORDS words that most texts of a sample use get vectors from which words
-share texts (`core/vectors/ppmi.py`); the vector of a text is the sum over its words, weighted by idf
+`core/topics/terms.py` defines words. The WORDS words that occur in the most texts of a sample get vectors from their
+co-occurrence in texts (`core/vectors/ppmi.py`). The vector of a text is the sum over its words, weighted by idf
 (`core/vectors/pool.py`).
 
-Guarantee: the same sample gives the same vectors, whatever the number of threads; a text's vector depends on that text
-and the fit alone.
-Cost: fit 0.1 s a megabyte and some 4 s; find O(characters), 30 us for a text of 1,000 on its own; 0.5 KB a word.
-Known weakness: words that the sample did not have count for nothing. Measured: docs/decisions/topics.md.
+Guarantee: the same sample gives the same vectors for any number of threads. A text's vector depends only on the text
+and the fit.
+Cost: fit 0.1 s a megabyte and some 4 s; vectors O(characters), 30 us for a single text of 1,000; 0.5 KB a word.
+Known weakness: words that the sample lacks are ignored. Measurements: docs/decisions/topics.md.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dagster_divorder.core.vectors.pool import pool, token_weights
 
 WORDS, DIMS = 32_768, 128
 LEAST_DIMS, WORDS_A_DIM = 8, 128
-"""A small vocabulary has fewer dims than DIMS: with as many as words no two words would be alike."""
+"""Fewest dims, and words for each dim: with as many dims as words no two words would be alike."""
 
 CHARACTERS = 16_384
-"""A text is known by its beginning, so that a book costs no more than a chapter."""
+"""Characters that are read of a text, so that a book costs no more than a chapter."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,7 +56,7 @@ class TextVectors:
 
 
 def fit(texts: Sequence[str], words: Words, *, seed: int = 0) -> TextVectors:
-    """Vectors for the words of texts (n,), n >= 1, as `terms.count_words` counted them."""
+    """Word vectors from texts (n,), n >= 1. words: of `terms.count_words` on the same texts."""
     from dagster_divorder.core.vectors.ppmi import token_vectors
 
     used = np.bincount(words.counts.indices, minlength=len(words.vocabulary))
@@ -69,15 +69,15 @@ def fit(texts: Sequence[str], words: Words, *, seed: int = 0) -> TextVectors:
 
 
 def beginning(text: str) -> str:
-    """What counts of a text, without halves of characters."""
+    """The part of a text that is read, with lone surrogates replaced."""
     return text[:CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def _find(
     texts: Sequence[str], keys: NDArray[np.uint64], values: NDArray[np.uint32]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Numbers of the words of each text that the vocabulary has, uint32 (T,), text after text; how many each text has,
-    int64 (n,)."""
+    """(ids of the vocabulary's words in each text, uint32 (T,), text after text; their number in each text, int64
+    (n,))."""
     from dagster_divorder.core.kernels.words import find_words
 
     composed = (unicodedata.normalize("NFC", text[:CHARACTERS]) for text in texts)
@@ -88,17 +88,17 @@ def _find(
 
 
 def _joined(texts: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Texts (n,) one behind the other, uint8, and where each starts and the last ends, int64 (n + 1,)."""
+    """(texts (n,) end to end, uint8; their offsets, int64 (n + 1,))."""
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=starts[1:])
-    # Writable, as arrays are that come from files: numba compiles for either.
+    # Writable like arrays from files, so that numba compiles one version.
     return np.frombuffer(bytearray().join(texts), np.uint8), starts
 
 
 def _slots(
     letters: NDArray[np.uint8], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """The table by which `find_words` finds the number of a word: keys and values."""
+    """(keys, values) of the hash table in which `find_words` looks up words."""
     from dagster_divorder.core.kernels.words import fill_table
 
     slots = 1 << (2 * len(starts)).bit_length()
@@ -109,7 +109,7 @@ def _slots(
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """What each code point is to words, uint8 (KINDS,)."""
+    """Kind of each code point, uint8 (KINDS,); see `kernels.words`."""
     from dagster_divorder.core.kernels import words
 
     characters = "".join(map(chr, range(words.KINDS)))

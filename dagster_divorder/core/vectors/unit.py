@@ -1,7 +1,7 @@
 """Vectors of length 1.
 
 Letters: n vectors, D dims.
-Guarantee: a vector's bytes depend on that vector alone, whatever the batch. Cost: O(n D), BLOCK numbers of scratch.
+Guarantee: a result depends only on its vector, not on the batch. Cost: O(n D), BLOCK numbers of scratch.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 BLOCK = 1 << 20
 
 NO_DIRECTION = 1e-6
-"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
+"""Nearer to the centre than this share of the centre's length, a vector's direction is rounding noise."""
 
 
 def unit_rows(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-    """x_i / |x_i| of finite vectors (n, D), float32 (n, D); zero stays zero. Summed in float64, scaled by the largest
-    entry first, so that no square over- or underflows."""
+    """x_i / |x_i| of finite vectors (n, D), float32 (n, D); zero stays zero. Computed in float64 after scaling by the
+    largest entry, so that squares neither over- nor underflow."""
     units = np.zeros(vectors.shape, np.float32)
     step = max(1, BLOCK // vectors.shape[1])
     for first in range(0, len(vectors), step):
