@@ -39,7 +39,7 @@ def warm() -> None:
                 "output": {"path": at / "output", "sidecars": ()},
                 "advanced": {"vocab_size": 512, "token_dims": 8},
                 "clusters": {"k": 4},
-                "heldout": {"share": 0.1},
+                "heldout": {"documents": 0.1},
                 "exports": {"formats": ["parquet"], "path": at / "exports"},
                 "order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}},
                 "sequence": {"length": 64, "batch": 4},

@@ -213,7 +213,7 @@ def test_settings_hold_no_stage_that_no_question_or_verb_reaches() -> None:
     settings = Settings(
         selection={"method": "random", "documents": 1},
         evidence={"tokens": 1000},
-        heldout={"share": 0.1},
+        heldout={"documents": 0.1},
         exports={"formats": ["parquet"]},
     )
     reached = {name for stage in asked | verbs for name in GRAPH.needed(settings, stage)}

@@ -250,7 +250,9 @@ def worth_it(case: Case) -> None:
     table = case.divorder("compare")
     for strategies in product(comparison["comparison"]["documents"], comparison["comparison"]["sequences"]):
         assert re.search("^{} +{} ".format(*strategies), table, re.M), strategies
-    case.write(evidence, {"heldout": {"share": 0.1}, "evidence": {"tokens": 512, "seeds": 1, "epochs": 1}})
+    case.write(
+        evidence, {"heldout": {"documents": 0.1}, "evidence": {"tokens": 512, "seeds": 1, "epochs": 1}}
+    )
     said = case.divorder("prove")
     for order in evidence["evidence"]["orders"]:
         assert re.search(rf"^{order} ", said, re.M), order

@@ -48,7 +48,7 @@ def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "conf/own.toml"
     file.write_text(
         '[input]\npaths = ["in/*.jsonl", "/abs/x.jsonl"]\n[store]\npath = "../st"\n[model]\nbase = "model"\n'
-        '[heldout]\npaths = ["valid.jsonl"]\n'
+        '[heldout]\ndocuments = ["valid.jsonl"]\n'
     )
     settings = load_settings(file, environ={})
     assert settings.input.paths == (str(tmp_path / "conf/in/*.jsonl"), "/abs/x.jsonl")
@@ -183,7 +183,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[selection]\nalpha = [0.0, 2.0]",
             "selection.alpha.1 = 2.0: Input should be less than or equal to 1",
         ),
-        ("[heldout]\nshare = nan", "heldout.share = nan: Input should be a finite number"),
+        ("[heldout]\ndocuments = nan", "heldout.documents = nan: Input should be a finite number"),
         (
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
@@ -576,9 +576,9 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
         input={"paths": [str(tmp_path / "docs.jsonl")]},
         store={"path": tmp_path / "store"},
         output={"path": output},
-        heldout={"paths": [str(output / "heldout.parquet")]},
+        heldout={"documents": [str(output / "heldout.parquet")]},
     )
-    with pytest.raises(SettingsError, match=r"heldout.paths .* lies in output.path"):
+    with pytest.raises(SettingsError, match=r"heldout.documents .* lies in output.path"):
         refuse_overlap(settings)
 
 

@@ -142,9 +142,9 @@ class History:
             selection |= {"method": method, budget[0]: budget[1]}
             if method == "quality" or draw.random() < 0.3:
                 selection["quality"] = "good"
-        heldout: dict[str, Any] = {"share": draw.choice([None, None, 0.1, 0.3, 0.5])}
-        if heldout["share"] is None and draw.random() < 0.2:
-            heldout = {"paths": [str(self.folder / "heldout.jsonl")]}
+        heldout: dict[str, Any] = {"documents": draw.choice([None, None, 0.1, 0.3, 0.5])}
+        if heldout["documents"] is None and draw.random() < 0.2:
+            heldout = {"documents": [str(self.folder / "heldout.jsonl")]}
         return {
             "input": {
                 "source_field": draw.choice([None, "source"]),

@@ -113,7 +113,7 @@ def refuse_overlap(settings: Settings) -> None:
                 f"{one} {written[one]} and {other} {written[other]} overlap; expected two folders, neither in the other"
             )
     read = [("input.paths", path) for path in settings.input.paths]
-    read += [("heldout.paths", path) for path in settings.heldout.paths]
+    read += [("heldout.documents", path) for path in settings.heldout.paths]
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
         for place, folder in real.items():
@@ -237,7 +237,7 @@ def _anchor(settings: Settings, base: Path) -> Settings:
 
     deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
     places: dict[str, dict[str, Any]] = {
-        "heldout": {"paths": absolute_paths(settings.heldout.paths)},
+        "heldout": {"documents": absolute_paths(settings.heldout.paths) or settings.heldout.share},
         "store": {"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))},
         "output": {"path": absolute_place(settings.output.path)},
         "exports": {"path": absolute_place(settings.exports.path)},

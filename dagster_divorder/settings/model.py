@@ -176,7 +176,7 @@ class Settings(BaseModel):
     @property
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""
-        return self.heldout.share is not None or bool(self.heldout.paths)
+        return self.heldout.documents is not None
 
     @property
     def selects(self) -> bool:

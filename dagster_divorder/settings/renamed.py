@@ -30,6 +30,8 @@ RENAMED: dict[str, str] = {
     "engine.kind": "engine.address",
     "k_calibration.values": "clusters.k",
     "output.plot": "output.sidecars",
+    "heldout.share": "heldout.documents",
+    "heldout.paths": "heldout.documents",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",

@@ -55,6 +55,17 @@ def _split_paths(value: Any) -> Any:
     return value
 
 
+def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
+    if not paths:
+        raise ValueError("at least one file, folder or glob is needed")
+    for path in paths:
+        check_source(path)
+    return paths
+
+
+SourcePaths = Annotated[
+    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+]
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
@@ -66,9 +77,7 @@ class Input(_Section):
     """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
     fields; one order holds all of them."""
 
-    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = (
-        "data/sample/docs.jsonl",
-    )
+    paths: SourcePaths = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
     (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
@@ -85,15 +94,6 @@ class Input(_Section):
     """A run fails before it stores anything when a larger share of the records is refused."""
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
     """A larger record is refused, and never held in memory whole; memory rises with it, up to ten times as much."""
-
-    @field_validator("paths")
-    @classmethod
-    def _not_empty(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        if not paths:
-            raise ValueError("at least one file, folder or glob is needed")
-        for path in paths:
-            check_source(path)
-        return paths
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -372,22 +372,19 @@ class Mixing(_Section):
 class Heldout(_Section):
     """Documents to validate on, kept out of training with their copies and near copies."""
 
-    share: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
-    """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
-    They stay the same when data is appended."""
-    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = Field(
-        (), examples=[["validation.jsonl"]]
-    )
-    """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
-    out of training."""
+    documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
+    """Part of the documents of every value of `mixing.trait`; they stay the same when data is appended. Or files of
+    documents, as in input.paths: ["validation.jsonl"]. Unset: none."""
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if self.share is not None and self.paths:
-            raise ValueError("share and paths are both set; remove one of them")
-        for path in self.paths:
-            check_source(path)
-        return self
+    @property
+    def share(self) -> float | None:
+        """The part of the documents, where they are drawn."""
+        return None if isinstance(self.documents, tuple) else self.documents
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of documents, where they are given."""
+        return self.documents if isinstance(self.documents, tuple) else ()
 
 
 class Selection(_Section):

@@ -77,7 +77,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
-    "heldout.share": (None, 0.2),
+    "heldout.documents": (None, 0.2),
     "mixing.trait": ("source", "cluster"),
     "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
@@ -157,7 +157,7 @@ NOT_DRAWN = {
     *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
-    *("heldout.paths", "input.source"),
+    "input.source",
     *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),

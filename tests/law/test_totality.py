@@ -102,7 +102,7 @@ BY_HAND: dict[str, list[Any]] = {
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
-    "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
+    "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],

@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all": {
         "embedding": {"kind": "auto", "pca": 4},
         "clusters": {"k": (2, 4)},
-        "heldout": {"share": 0.1},
+        "heldout": {"documents": 0.1},
         "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
         "order": {
             "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0},

@@ -179,7 +179,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
     make(settings.model_copy(update={"embedding": external}), EXTERNAL)
     mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})
-    heldout = settings.heldout.model_copy(update={"share": 0.1})
+    heldout = settings.heldout.model_copy(update={"documents": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
     quality = str(save_classifier(folder / "classifier", 2))

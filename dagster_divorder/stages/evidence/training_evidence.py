@@ -560,8 +560,8 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     table = heldout_table(run, load_heldout(run)).select(["source", "text"])
     if not table.num_rows:
         raise InputError(
-            "no document of the corpus is held out; expected some to validate on: raise heldout.share, or name other "
-            "files in heldout.paths"
+            "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
+            "other files in it"
         )
     length, trait = run.settings.sequence.length, run.settings.mixing.trait
     texts: dict[str, list[str]] = {}
@@ -586,7 +586,7 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
         if without:
             notes.append(
                 f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
-                "out: nothing is said of it; raise heldout.share"
+                "out: nothing is said of it; raise heldout.documents"
             )
     return found
 
@@ -755,8 +755,8 @@ def _check_settings(run: Run) -> None:
 
     if not run.settings.holds_out:
         raise InputError(
-            "evidence.tokens is set, and no documents are held out to validate on; set heldout.share, such as 0.01, "
-            "or name files in heldout.paths"
+            "evidence.tokens is set, and no documents are held out to validate on; set heldout.documents to a "
+            "share, such as 0.01, or to files"
         )
     check_model(run.settings.evidence.model, run.settings.sequence.length)
     check_special_tokens(run.settings)

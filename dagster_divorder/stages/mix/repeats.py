@@ -201,7 +201,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             continue
         mine = traits.codes[trait] == value
         if settings.holds_out and load_heldout(run).removed[run.view.document_row[mine]].all():
-            why = "they are held out, or near copies of what is: lower heldout.share, or name other heldout.paths"
+            why = "they are held out, or near copies of what is: lower heldout.documents, or name other files in it"
         elif settings.selects and not load_selected(run)[mine].any():
             why = "selection.method chooses none of them: choose more, or from others"
         elif not traits.tokens[mine].any():
@@ -257,7 +257,7 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
         "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
         "trait": settings.mixed_trait,
         "exponent": power,
-        "heldout": settings.heldout.model_dump(mode="json"),
+        "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
         # An even part of the values of all traits.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
