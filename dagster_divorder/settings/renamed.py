@@ -8,6 +8,7 @@ from typing import Any
 BEHIND = '(it stands behind the id: "org/name@revision")'
 LOOKS = "(a third of advanced.settle_seconds, 4 at least)"
 COMPARED = "(shallow vectors are compared with those of embedding.path, or with deep ones)"
+CACHE = "(half of the free disk of store.cache; 64 GB where that is unset)"
 POWER = "(it is the number in mixing.weights: weights = 0.3)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
@@ -44,6 +45,8 @@ RENAMED: dict[str, str] = {
     "automation.settle_seconds": "advanced.settle_seconds",
     "mixing.exponent": POWER,
     "ari_comparison.spaces": COMPARED,
+    "store.cache_bytes": CACHE,
+    "evidence.schedule": "(a cosine)",
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",
     "selection.tolerance": "(1e-4)",

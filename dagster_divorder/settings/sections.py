@@ -34,8 +34,6 @@ MAX_RECORD_BYTES = 64 << 20
 MAX_COUNT = 1 << 53
 """The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
 
-CACHE_BYTES = 64 << 30
-
 YEAR_SECONDS = 365 * 24 * 3600
 
 
@@ -182,10 +180,9 @@ class Store(_Section):
     wait: bool = True
     """A second run on the same store waits until the first one ends; false: it fails at once."""
     cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
-    """Folder for local copies of the files of a store on objects, shared by stores and runs. Unset: divorder in
-    $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
-    cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
-    """About how many bytes these copies take; the least recently used go first. Fewer downloads as it rises."""
+    """Folder for local copies of the files of a store on objects, shared by stores and runs; they may take half of what
+    its disk has free, and the least recently used go first. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else
+    divorder-UID in the temporary folder; 64 GB at most."""
 
 
 class Output(_Section):
@@ -693,9 +690,8 @@ class Evidence(_Section):
     seeds: int = Field(3, ge=1, le=100)
     """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates that each order is trained with; none: the model's own."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """How the learning rate falls once it has risen over the first twentieth: as a cosine; constant: not at all."""
+    """Learning rates that each order is trained with, as cosines after a rise over the first twentieth; none: the
+    model's own."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)

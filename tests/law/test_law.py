@@ -154,7 +154,7 @@ ALL_CHOICES = CHOICES | {
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
-    *("store.cache", "store.cache_bytes"),  # of a store on objects
+    "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "input.source",

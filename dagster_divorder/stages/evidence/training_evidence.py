@@ -332,7 +332,7 @@ class _Prepared:
         model = [evidence.model, _weights_of(evidence.model)]
         return content_hash(
             TRAINED_VERSION,
-            [self.tokens.size, *model, evidence.epochs, evidence.schedule, self.device],
+            [self.tokens.size, *model, evidence.epochs, "cosine", self.device],
             versions(run, "packed_sequences", "sequence_order", "base_model"),
             [content_hash(array) for array in self.shared.values()],
         )
@@ -392,7 +392,6 @@ class _Prepared:
             class_count=self.class_count,
             seed=each.seed,
             learning_rate=each.rate,
-            schedule=evidence.schedule,
             batch=self.tokens.size.batch,
             epochs=evidence.epochs,
             attend_within_documents=trained_order(each.order).apart,
@@ -728,6 +727,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
     orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
+        "schedule": "cosine",
         "device": settings.engine.device,
         "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
