@@ -191,7 +191,7 @@ def _is_linear(part: Any) -> bool:
 class GradientModel(Model):
     """A loaded model: called with a batch of windows, gives their projected gradients."""
 
-    relief = "lower gradients.max_tokens or gradients.layers"
+    relief = "lower gradients.layers"
 
     def __init__(
         self, module: Any, spec: EmbeddingSpec, proxy: Proxy, *, layers: int, dims: int, seed: int

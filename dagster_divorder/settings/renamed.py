@@ -47,6 +47,7 @@ RENAMED: dict[str, str] = {
     "ari_comparison.spaces": COMPARED,
     "store.cache_bytes": CACHE,
     "evidence.schedule": "(a cosine)",
+    "gradients.max_tokens": "(768, or the context of the model)",
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",
     "selection.tolerance": "(1e-4)",

@@ -279,8 +279,6 @@ class Gradients(_Section):
     layers: int = Field(2, ge=1, le=4096)
     """Blocks, from the last one, whose parameters gradients are taken of; nearer to the gradients of the whole model,
     at more time, as it rises."""
-    max_tokens: int = Field(768, ge=2, le=MAX_COUNT)
-    """Tokens of a document that count, from its beginning: so fewer documents differ by length alone."""
     dims: int = Field(1024, ge=1, le=1 << 16)
     """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
 

@@ -160,7 +160,7 @@ NOT_DRAWN = {
     "input.source",
     *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
-    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
+    *("gradients.model", "gradients.layers", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
 }

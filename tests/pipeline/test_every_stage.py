@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
     "deep": {"dtype": "float32"},
     "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
-    "gradients": {"dims": 32, "max_tokens": 32},
+    "gradients": {"dims": 32},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
 }
