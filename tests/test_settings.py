@@ -81,7 +81,6 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
         ({"DIVORDER_CLUSTERS__K": "many"}, ["clusters.k", "'many'", "integer"]),
         ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "from 1 to 1,000,000"]),
-        ({"DIVORDER_CLUSTERS__ALGORITHM": "fais"}, ["clusters.algorithm", "'faiss' or 'minibatch'"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
@@ -128,7 +127,7 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
             ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
-        ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
+        ({"DIVORDER_CLUSTERS__METHOD": "l2"}, ["clusters.method", "'cosine', 'euclidean' or 'minibatch'"]),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
             ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
@@ -251,9 +250,9 @@ CHANGES = [
     ("base_model", {"advanced": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("centroids", {"clusters": {"k": 7}}),
-    ("centroids", {"clusters": {"metric": "euclidean"}}),
-    ("k_calibration", {"clusters": {"metric": "euclidean"}}),
-    ("ari_comparison", {"clusters": {"algorithm": "minibatch"}}),
+    ("centroids", {"clusters": {"method": "euclidean"}}),
+    ("k_calibration", {"clusters": {"method": "euclidean"}}),
+    ("ari_comparison", {"clusters": {"method": "minibatch"}}),
     pytest.param(
         "external_embeddings",
         {"embedding": {"nan_as_zero": True}},

@@ -33,6 +33,8 @@ RENAMED: dict[str, str] = {
     "output.plot": "output.sidecars",
     "heldout.share": "heldout.documents",
     "heldout.paths": "heldout.documents",
+    "clusters.algorithm": "clusters.method",
+    "clusters.metric": "clusters.method",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",

@@ -290,12 +290,11 @@ class Clusters(_Section):
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends, or 30 where no number is clear (the nearest to it of those tried). A list: of these numbers, up to
     10,000 each; the closer they are, the less clear it is which is best."""
-    algorithm: Literal["faiss", "minibatch"] = "faiss"
-    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
-    (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
-    metric: Literal["cosine", "euclidean"] = "cosine"
-    """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
-    euclidean: as they are, the papers' way."""
+    method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
+    """cosine: faiss's k-means of the directions of vectors from their mean (from zero, where embedding.pooling =
+    "mean"), on a sample of 256 documents a cluster; euclidean: the same of vectors as they are; minibatch:
+    scikit-learn's MiniBatchKMeans of vectors as they are, over all documents (up to 1 GB of vectors), in batches of
+    4,096 from the best of 3 starts."""
 
     @field_validator("k")
     @classmethod
@@ -306,6 +305,16 @@ class Clusters(_Section):
         if isinstance(k, tuple) and not (k and rising):
             raise ValueError("expected rising numbers from 2 to 10,000")
         return k
+
+    @property
+    def algorithm(self) -> Literal["faiss", "minibatch"]:
+        """Whose k-means it is."""
+        return "minibatch" if self.method == "minibatch" else "faiss"
+
+    @property
+    def metric(self) -> Literal["cosine", "euclidean"]:
+        """What its distances are."""
+        return "cosine" if self.method == "cosine" else "euclidean"
 
     @property
     def number(self) -> int | None:

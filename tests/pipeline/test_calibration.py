@@ -128,7 +128,7 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
             found[places] = vectors
         assert_array_equal(found, held.held)
     streamed = settings.model_copy(
-        update={"clusters": settings.clusters.model_copy(update={"algorithm": "minibatch"})}
+        update={"clusters": settings.clusters.model_copy(update={"method": "minibatch"})}
     )
     receipt = run_stage("k_calibration", streamed, Silent())
     assert receipt.figures["recommended"] == 4

@@ -164,11 +164,9 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     )
 
 
-@pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
-def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm: str) -> None:
-    settings = make_settings(
-        clusters={"algorithm": algorithm, "metric": "euclidean"}, embedding={"pooling": "mean"}
-    )
+@pytest.mark.parametrize("method", ["minibatch", "euclidean"])
+def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, method: str) -> None:
+    settings = make_settings(clusters={"method": method}, embedding={"pooling": "mean"})
     cluster(settings)
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     grown = cluster(settings)
