@@ -79,7 +79,8 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     run = Run(settings, LocalStore(settings.store.path), Silent())
     embed = deep_embeddings._embed_of(run)
     (fragment,) = run.view.documents
-    ids, lengths = embed._tokens(fragment)
+    tokens = embed.read_tokens(fragment)
+    ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
     directory = model_path(embed.store, embed.model)
     embedder = make_embedder(loaded, chunk=False, threads=embed.threads)

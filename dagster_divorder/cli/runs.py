@@ -153,12 +153,12 @@ def _keep_history(file: Path) -> list[Part]:
     ]
 
 
-def plan(settings: Settings, *, disk: bool) -> Answer:
-    """What a run would do, a row a stage, and perhaps what the store holds."""
+def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
+    """What a run (or a run that also makes all evidence) would do, a row a stage, and perhaps what the store holds."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
-    planned = make_plan(settings)
+    planned = make_plan(settings, *(GRAPH.upstream(settings) if everything else ()))
     rows = [
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
@@ -434,10 +434,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     browser; a few lines of text on it."""
     from dagster_divorder.pipeline import run_all
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.output.ordering_report import EVIDENCE
 
     stage = "ordering_report"
-    evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
+    evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
     made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
     lines = [made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
     if made["missing"]:
@@ -520,6 +519,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also all evidence, as report --all and prove make it"
+    )
     parser.add_argument("--disk", action="store_true", help="also what each part of the store takes")
     add_refit(parser)
 
@@ -551,7 +553,7 @@ VERBS = (
         "shows what a run would compute, and why; stores nothing",
         "divorder plan",
         "reads the input once",
-        lambda options: plan(settings_of(options), disk=options.disk),
+        lambda options: plan(settings_of(options), everything=options.all, disk=options.disk),
         _add_plan,
     ),
     Verb(

@@ -1,2 +1,2 @@
-"""What Dagster sees: assets by one factory over the stages, checks, jobs, automation. With
-`dagster_divorder.definitions` the only code that imports dagster."""
+"""Dagster definitions: assets by one factory over the stages, checks, jobs, automation. This room and
+`dagster_divorder.definitions` are the only code that imports dagster."""

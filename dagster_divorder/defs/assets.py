@@ -1,4 +1,4 @@
-"""One factory over the stages: a Dagster asset runs its stage with progress in the run's log, and shows its result."""
+"""One factory over the stages. A Dagster asset runs its stage, logs progress, and shows the result."""
 
 from typing import Any
 
@@ -16,29 +16,29 @@ from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import load_receipt
 
 
 def assets(graph: Graph, settings: Settings) -> list[dg.AssetsDefinition]:
-    """An asset for every stage that these settings have and that is one."""
+    """An asset for every stage of these settings that has one."""
     return [_asset(graph, settings, name, reads) for name, reads in graph.asset_upstream(settings).items()]
 
 
 def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) -> dg.AssetsDefinition:
     stage = graph[name]
-    # What clusters are made by is no evidence, but a part of how they come about.
+    # Evidence that the clusters themselves need belongs to their group.
     group = "embedding" if stage.group == "evidence" and name in graph.needed(settings) else stage.group
 
     @dg.asset(
         name=name,
         deps=reads,
-        # Its parts have no asset of their own, so an edit of their settings shows here.
+        # Parts of a step have no asset of their own, so a change of their settings shows here.
         code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
         description=stage.description,
         group_name=group,
         kinds=set(stage.kinds_under(settings)),
         check_specs=check_specs(stage),
-        # Steps run one after another: evidence waits until the output is there.
+        # Steps run one after another: evidence waits for the output.
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},
     )
     def asset(
@@ -69,7 +69,10 @@ def _materialize(
     metadata = result_metadata(stage.show(Run(settings, store, graph=graph), receipt), figures)
     if figures["new_documents"] and figures["seconds"]:
         metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
-    metadata |= {"changed": changed, "stored_files": table(_stored(store, receipt))}
+    # Named files, or the folder of files of fragments.
+    files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
+    stored = [{"what": name, "path": store.where(file)} for name, file in files.items()]
+    metadata |= {"changed": changed, "stored_files": table(stored)}
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
@@ -83,9 +86,3 @@ def _version(store: Store, stage: str) -> str | None:
     except DivOrderError:
         return None
     return receipt.version if receipt else None
-
-
-def _stored(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
-    """Where the result lies: its named files, or the folder of its files, one a fragment."""
-    named = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
-    return [{"what": name, "path": store.where(file)} for name, file in named.items()]

@@ -16,16 +16,16 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 
 WHY = "divorder/why"
-"""Tag of a run that the sensor started: what had changed."""
+"""Tag of a run that the sensor started: the change of the input."""
 
 DAILY = "0 3 * * *"
 
 SILENT_SECONDS = 60.0
-"""A run whose log has been still for this long, and that does not hold the store, is dead."""
+"""A run is dead if its log has been silent for this long and it does not hold the store."""
 
 HELD_SECONDS = 5.0
-"""A tick waits for a change to settle where that takes no longer, rather than for the next tick. The daemon may
-evaluate no other sensor meanwhile."""
+"""A tick waits up to this long for a change to settle, instead of leaving it to the next tick. The daemon may evaluate
+no other sensor meanwhile."""
 
 INTERVAL_SECONDS = 4
 """Between two looks at the input, at least. The daemon turns every five seconds, and a sensor of five is passed over
@@ -53,25 +53,25 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
         if dead := fail_dead_runs(context.instance, settings, runs, set(graph)):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        found = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
-        if 0 < found.settling <= HELD_SECONDS:
-            time.sleep(found.settling)
+        verdict = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
+        if 0 < verdict.settling <= HELD_SECONDS:
+            time.sleep(verdict.settling)
             runs = _our_runs(context, store)
-            found = check_input(settings, found.cursor, time.time(), lambda: run_in_progress(runs))
-        if found.cursor != cursor:
-            context.update_cursor(found.cursor.to_json())
-        if not found.start:
-            return dg.SkipReason(printable(found.reason))
-        return dg.RunRequest(tags={WHY: found.reason, STORE: store_names(store)[0]})
+            verdict = check_input(settings, verdict.cursor, time.time(), lambda: run_in_progress(runs))
+        if verdict.cursor != cursor:
+            context.update_cursor(verdict.cursor.to_json())
+        if not verdict.start:
+            return dg.SkipReason(printable(verdict.reason))
+        return dg.RunRequest(tags={WHY: verdict.reason, STORE: store_names(store)[0]})
 
     return sensor
 
 
 def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.DagsterRun]:
-    """The runs under way that are tagged with this store and belong to no other code location than the sensor's.
+    """Runs under way that are tagged with this store and belong to the sensor's code location, or to none.
 
-    A run has the tag once its first asset has begun, or from the beginning where the sensor started it. What a command
-    line runs belongs to no location.
+    A run has the tag once its first asset has begun; a run of the sensor has it from the beginning. Runs of a command
+    line belong to no location.
     """
     runs = context.instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags={STORE: store_names(store)}))
     here = context.code_location_origin
@@ -84,7 +84,7 @@ def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.Dags
 
 
 def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
-    """Which of our runs is queued or running, for people; None if there is none."""
+    """A message about the first of our runs that is queued or running; None if there is none."""
     for run in runs:
         return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
     return None
@@ -93,11 +93,10 @@ def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
 def fail_dead_runs(
     instance: dg.DagsterInstance, settings: Settings, runs: Sequence[dg.DagsterRun], stages: Collection[str]
 ) -> list[str]:
-    """Say of those of our runs whose process is gone that they failed, so that they are tried again (`run_retries`) and
-    hold up nothing; which ones these are.
+    """Mark our dead runs as failed, so that they are retried (`run_retries`) and block nothing; returns their ids.
 
-    Dagster sees to that where the process of the run alone was killed. Where its own were too, as when the machine goes
-    down, the run would stay STARTED for ever, and what had changed would not be curated before the next change.
+    Dagster does so itself where only the process of the run was killed. Where its own processes died too, as when the
+    machine goes down, the run would stay STARTED for ever, and its input would wait for the next change.
     """
     dead = [
         run
@@ -114,7 +113,7 @@ def fail_dead_runs(
 
 
 def _runs_stages_alone(run: dg.DagsterRun, stages: Collection[str]) -> bool:
-    """Whether all that a run does is ours. Another's asset beside ours may be silent for hours, and needs no store."""
+    """Whether a run has assets of ours alone. Other assets may be silent for hours and hold no store."""
     if run.asset_selection is None:
         return run.job_name in JOBS
     return {key.to_user_string() for key in run.asset_selection} <= set(stages)
@@ -137,5 +136,5 @@ daily = dg.ScheduleDefinition(
     cron_schedule=DAILY,
     default_status=dg.DefaultScheduleStatus.STOPPED,
     description=f"Runs {CURATE} every night at three o'clock (UTC), whether the input has changed or not: for input "
-    "that never is still, or that lies where the sensor should not look.",
+    "that never stops changing, or that the sensor should not read.",
 )

@@ -1,12 +1,10 @@
-"""Asset checks: what a stage claims of its result, held against it in the step that made it.
+"""Asset checks: a stage's claims about its result, checked in the step that makes it.
 
-A blocking check that fails ends the run: what follows is not made from a broken result. The others warn. Steps
-of their own would add their events to every run, and take and read the store once for each.
+A blocking check that fails ends the run, so that nothing is made from a broken result. The others warn. Separate steps
+would add their events to every run, and take the lease and read the store once for each.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import dagster as dg
 
@@ -28,19 +26,20 @@ def check_specs(stage: Stage) -> list[dg.AssetCheckSpec]:
 
 
 def check_results(stage: Stage, settings: Settings, graph: Graph) -> list[dg.AssetCheckResult]:
-    """What the checks of a stage find in its last result."""
+    """Findings of a stage's checks on its last result."""
     blocking = {check.name: check.blocking for check in stage.checks}
     return [
         dg.AssetCheckResult(
             check_name=name,
-            passed=found.passed,
+            passed=finding.passed,
             severity=dg.AssetCheckSeverity.ERROR if blocking[name] else dg.AssetCheckSeverity.WARN,
-            description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
-            metadata={figure.replace("_", " "): _shown(value) for figure, value in found.figures.items()},
+            description=finding.text
+            if finding.passed
+            else f"{finding.text}\n\nWhat to do: {finding.remedy}.",
+            metadata={
+                figure.replace("_", " "): table(value) if isinstance(value, list) else value
+                for figure, value in finding.figures.items()
+            },
         )
-        for name, found in run_checks(settings, graph, stage.name).items()
+        for name, finding in run_checks(settings, graph, stage.name).items()
     ]
-
-
-def _shown(value: Any) -> Any:
-    return table(value) if isinstance(value, list) else value

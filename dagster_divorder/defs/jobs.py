@@ -1,4 +1,4 @@
-"""Jobs: what people run by name, each with all that it needs, unattended and without a launchpad to fill in."""
+"""Jobs that people run by name, with all assets that they need and no configuration to fill in."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from dagster_divorder.store.base import Store
 CURATE = "curate"
 
 SETTINGS = "divorder/settings"
-"""Tag of a job and its runs, which the launchpad shows: the settings file."""
+"""Tag of a job and its runs: the settings file. The launchpad shows it."""
 
 STORE = "divorder/store"
-"""Tag of a run: the store that it writes to, as `store_names` has it."""
+"""Tag of a run: the store that it writes to, by `store_names`."""
 
-EVIDENCE = (
-    *("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
-    *("set_diversity", "near_duplicates", "gradient_proxy"),
-)
+EVIDENCE = "evidence"
+"""In a job: all evidence that no other job is for."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
     "explore": (
-        EVIDENCE,
+        (EVIDENCE,),
         "Evidence to choose settings by: how many clusters, which vectors, which strategy, a map of the topics, how "
         "many different things there are, and near copies.",
     ),
@@ -38,38 +36,39 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         "Small models trained on the same tokens in several orders: does the order help?",
     ),
     "report": (
-        (*EVIDENCE, "ordering_report", "ordering_animation"),
+        (EVIDENCE, "ordering_report", "ordering_animation"),
         "The report to send to someone, and the films, of the curated output.",
     ),
 }
-"""Job -> the assets it is for, and its description."""
+"""Job -> its assets, and its description."""
 
 
 def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
-    """The jobs that these stages allow, each with the settings in force on its page."""
-    assets, made = graph.asset_upstream(settings), []
+    """The jobs of these stages; each shows the settings in force on its page."""
+    assets, asset_jobs = graph.asset_upstream(settings), []
     shown: dict[str, Any] = {"settings_file": settings_file(file), "settings": settings_table(settings)}
+    named = {asset for wanted, _ in JOBS.values() for asset in wanted}
+    evidence = set(graph.evidence) - named
     for name, (wanted, description) in JOBS.items():
-        there = [asset for asset in wanted if asset in assets]
-        selection = sorted(set(graph.needed(settings, *there)) & assets.keys()) if there else []
+        targets = [asset for asset in assets if asset in wanted or (EVIDENCE in wanted and asset in evidence)]
+        selection = sorted(set(graph.needed(settings, *targets)) & assets.keys()) if targets else []
         if selection:
-            selected = dg.AssetSelection.assets(*selection)
-            made.append(
+            asset_jobs.append(
                 dg.define_asset_job(
                     name,
-                    selected,
+                    dg.AssetSelection.assets(*selection),
                     description=f"{description}\n\nSettings: {settings_file(file)}. {SETTINGS_NOTE}",
                     metadata=shown,
                     tags={SETTINGS: settings_file(file)},
                 )
             )
-    return made
+    return asset_jobs
 
 
 def store_names(store: Store) -> list[str]:
-    """What runs on a store are tagged with: its id, and until there is one its place."""
+    """Values of the tag STORE for runs on a store: its id and its place; before it has an id, its place."""
     place = store.real_place
     try:
         return [store.id, place] if store.id else [place]
-    except DivOrderError:  # a run says what is wrong with it
+    except DivOrderError:  # the run explains it
         return [place]

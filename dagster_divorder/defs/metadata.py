@@ -13,21 +13,21 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
 
 PICTURE_BYTES = 300_000
-"""A picture shown inside the page is made smaller until it takes no more: Dagster keeps it with every run's events."""
+"""A picture inside a page is reduced to this size: Dagster keeps it with every run's events."""
 
 PICTURE_WIDTH = 1080
-"""Pixels that Dagster shows side by side on a common screen; it cuts off what is beyond."""
+"""Pixels that fit Dagster's page on a common screen; it cuts off the rest."""
 
 SETTINGS_NOTE = (
     "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions. The launchpad takes "
-    "one for its run alone: refit, what is to be learnt from the present corpus again, such as [clusters]."
+    "one for its run alone: refit, the fits to learn again from the present corpus, such as [clusters]."
 )
 
 FIT = dg.Enum("Fit", [dg.EnumValue(name) for name in RULES])
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What a stage shows of a result, and then the figures that it does not show in a form of its own."""
+    """What a stage shows of a result, then all other figures."""
     others = {
         name: _figure(value)
         for name, value in figures.items()
@@ -43,19 +43,19 @@ def _value(shown: Table | Picture | Text | Link | float) -> Any:
         return picture(shown.file, shown.what)
     if isinstance(shown, Text):
         return dg.MetadataValue.md(shown.markdown)
-    # A browser opens no files for a page; a path can be copied.
+    # A browser opens no local files from a page, but a path can be copied.
     return dg.MetadataValue.path(str(shown.path)) if isinstance(shown, Link) else readable(shown)
 
 
 def _is_table(value: Any) -> bool:
-    """Whether a figure is shown by the stage in a form of its own, if at all."""
+    """Whether a figure is a table, which the stage itself shows or hides."""
     if isinstance(value, list):
-        return not all(isinstance(one, str) for one in value)
-    return isinstance(value, dict) and any(isinstance(one, (dict, list)) for one in value.values())
+        return not all(isinstance(entry, str) for entry in value)
+    return isinstance(value, dict) and any(isinstance(entry, (dict, list)) for entry in value.values())
 
 
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
-    """Rows as a Dagster table; numbers are rounded to what a person reads. Without rows, a word."""
+    """Rows as a Dagster table, numbers rounded for people; "none" without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
     records = [{name: readable(value) for name, value in row.items()} for row in rows]
@@ -63,13 +63,13 @@ def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
 
 
 def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
-    """A PNG file inside the page, with `what` it shows as its text; smaller than the file where that is too large."""
+    """A PNG file inside the page, reduced where it is too large. what: its text."""
     data = base64.b64encode(_within_bounds(file.read_bytes())).decode()
     return dg.MetadataValue.md(f"![{what}](data:image/png;base64,{data})")
 
 
 def _within_bounds(png: bytes) -> bytes:
-    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH: of less width and height, and with fewer colours."""
+    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH: smaller, and with fewer colours, where necessary."""
     import io
 
     from PIL import Image
@@ -90,26 +90,27 @@ def _within_bounds(png: bytes) -> bytes:
 
 
 def _figure(value: Any) -> Any:
-    """A figure as people read it; several by name as one line."""
-    if isinstance(value, dict) and value and not any(isinstance(v, (dict, list)) for v in value.values()):
-        return ", ".join(f"{name} {_said(readable(v))}" for name, v in value.items() if v is not None)
+    """A figure for people; a dictionary as one line."""
+    if isinstance(value, dict) and value:
+        return ", ".join(
+            f"{name} {_text(readable(part))}" for name, part in value.items() if part is not None
+        )
     return readable(value)
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
 def readable(value: Any) -> Any:
-    """A number rounded to what a person reads; a dash for None."""
+    """A number rounded for people; a dash for None."""
     if value is None:
         return "-"
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def settings_resource(settings: Settings, file: Path | None) -> dg.ResourceDefinition:
-    """The settings as assets take them, with the `refit` of a run's configuration; the launchpad shows the
-    description."""
+    """The settings for assets, with the `refit` of a run's configuration. The launchpad shows the description."""
     return dg.ResourceDefinition(
         lambda context: settings.refitting(*context.resource_config["refit"]),
         config_schema={"refit": dg.Field([FIT], default_value=[], is_required=False)},
@@ -118,15 +119,16 @@ def settings_resource(settings: Settings, file: Path | None) -> dg.ResourceDefin
 
 
 def settings_file(file: Path | None) -> str:
-    """Where settings come from, for people."""
+    """The source of the settings, for people."""
     return str(file) if file else "no file; defaults and environment"
 
 
 def settings_table(settings: Settings) -> dg.MetadataValue[Any]:
     """The settings that are not at their defaults."""
     values: dict[str, Any] = {}
-    for name, given in settings.model_dump(mode="json", exclude_defaults=True).items():
+    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
+        is_section = isinstance(section, dict)
         values |= (
-            {f"{name}.{key}": of for key, of in given.items()} if isinstance(given, dict) else {name: given}
+            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
         )
     return table([{"setting": name, "value": json.dumps(value)} for name, value in values.items()])

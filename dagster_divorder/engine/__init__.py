@@ -1,1 +1,1 @@
-"""Running one function over many fragments, and telling how far it is."""
+"""Runs one function over many fragments, and reports progress."""

@@ -12,8 +12,8 @@ Item = TypeVar("Item")
 def ahead(items: Generator[Item, None, None]) -> Generator[Item, None, None]:
     """The same items in the same order; the next one is computed while the last one is used.
 
-    `items` runs in another thread, one step at a time, and is closed at the end, also if that comes early. An error
-    that it raises is raised here.
+    `items` runs in another thread, one step at a time, and is closed at the end, also at an early one. Its errors are
+    raised here.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="divorder-ahead") as thread:
         try:

@@ -1,7 +1,7 @@
 """What an engine is: one function over many items, on this machine or on many.
 
-Guarantee: results come in the order of the items and are those of a plain loop, whatever the engine and the number of
-workers, as long as the function depends on its item alone. An engine decides no result, so it is in no stage's key.
+Guarantee: results come in the order of the items and equal those of a plain loop, for any engine and number of workers,
+if the function depends on its item alone. So the engine is in no stage's key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Needs(TypedDict, total=False):
-    """What calls of a function need, as `Engine.each` takes it."""
+    """Needs of the calls of a function: arguments of `Engine.each`."""
 
     workers: int | None
     threads: int
@@ -24,16 +24,15 @@ class Needs(TypedDict, total=False):
 
 
 class Engine(Protocol):
-    """Calls functions of this package, and others that workers can import, on items; functions, items and results are
-    pickled."""
+    """Calls functions that workers can import on items; functions, items and results are pickled."""
 
     @property
     def workers(self) -> int:
-        """How many calls of one thread may run at once."""
+        """The most calls of one thread that run at once."""
 
     @property
     def gpus(self) -> int:
-        """GPUs that calls may be given."""
+        """GPUs for calls."""
 
     def each(
         self,
@@ -48,24 +47,23 @@ class Engine(Protocol):
         retries: int = 2,
         advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
-        """`function(item)` for every item, in order; some results more than workers wait to be taken.
+        """`function(item)` for every item, in order; a few more results than workers wait to be taken.
 
         Args:
-            workers: at most so many calls at once, for work that is too little for more; with one, and no GPUs, all of
-                them run in this process.
-            threads: that the libraries of a call use. 0: the function shares its work among as many as there are
-                (`count_workers(0)` where it runs): all of this machine in one call at a time, or one a call where
-                other machines compute.
-            gpus: of one machine, that a call has to itself.
+            workers: at most so many calls at once, for small work; with one, and no GPUs, all calls run in this
+                process.
+            threads: for the libraries of a call. 0: the function itself uses `count_workers(0)` threads, which are all
+                of this machine, in one call at a time, or one a call on other machines.
+            gpus: GPUs of one machine that a call has to itself.
             memory: bytes that a call needs, for an engine that places calls by it.
             environment: variables of the worker processes; by default `MEMORY_VARIABLES`, which keep them small.
-            retries: how often a call is made again whose worker, or machine, died; no error is retried.
-            advance: hears, in this process, of the numbers with which a call calls the keyword `advance` that the
-                function then gets: as the call goes on, or, from other machines, with its result.
+            retries: how often a call is repeated after its worker or machine died; errors are not retried.
+            advance: called in this process with the numbers that a call reports through the keyword `advance` of its
+                function: during the call or, from other machines, with its result.
 
         Raises:
-            WorkerError: a worker died. An error that the function raises is raised as it is.
+            WorkerError: a worker died. Errors of the function are raised unchanged.
         """
 
     def close(self) -> None:
-        """Let go of what the engine holds."""
+        """Free the engine's resources."""

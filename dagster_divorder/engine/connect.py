@@ -10,11 +10,11 @@ from dagster_divorder.settings.sections import Engine as EngineSettings
 
 
 def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
-    """The engine at `engine.address`, ready for calls; who opens it closes it. `unseen`, picklable, says what a machine
-    that it runs on lacks, "" where nothing.
+    """The engine at `engine.address`, ready for calls; the caller closes it. unseen: picklable; says what the machine
+    on which it runs lacks, "" for nothing.
 
     Raises:
-        SettingsError: the engine is not there, or cannot be used.
+        SettingsError: the engine is missing or cannot be used.
     """
     if settings.address == "local":
         return LocalEngine(count_workers(settings.workers))

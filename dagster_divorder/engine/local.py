@@ -1,15 +1,13 @@
 """One function over many fragments, in worker processes of this machine.
 
-Guarantee: results come in the order of the items and are those of a plain loop, whatever the number of workers, as
-long as the function depends on its item alone. An error in a worker is raised here; a worker that dies is an error that
-says so; workers end with the process that started them, even if that one is killed.
+Guarantee: as `engine.base`. Errors in a worker are raised here, and the death of a worker is an error; workers end with
+the process that started them, even if that is killed.
 Cost: a worker takes a tenth of a second to start and memory of its own; arguments and results pass through pipes, at
 some GB/s.
-Known weakness: no worker is replaced; a run that failed goes on where it stopped when it is started again.
+Known weakness: no worker is replaced; a failed run goes on where it stopped when it is started again.
 
-A worker is a fresh interpreter that runs this module, neither a fork, which would inherit locks and the lease, nor a
-`multiprocessing` child, which runs the caller's script again and outlives a parent that is killed (as loky's do:
-docs/decisions/libraries.md).
+A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; a `multiprocessing`
+child runs the caller's script again and outlives a killed parent, as loky's do (docs/decisions/libraries.md).
 """
 
 from __future__ import annotations
@@ -44,31 +42,31 @@ THREAD_VARIABLES = (
 )
 WORKER_NUMBER = "DAGSTER_DIVORDER_WORKER"
 MEMORY_VARIABLES = {
-    # Large blocks go back to the system when they are freed: 350 MB a worker that tokenises instead of 550.
+    # Freed large blocks go back to the system: a worker that tokenises takes 350 MB instead of 550.
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-TOLD = "told"
+PROGRESS = "progress"
 
 KEEP_MEMORY = {
     # The most that glibc takes.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
-"""For workers that copy much: they use again what they free, where pages that the system clears cost more than that."""
+"""For workers that copy much: they reuse freed memory, since new pages, which the system clears, cost more."""
 
 
 def count_workers(setting: int) -> int:
-    """Workers that `engine.workers` stands for: 0 is one per core that this process may use, by its affinity and the
-    quota of its container."""
+    """Number of workers for `engine.workers`: 0 is one per core that this process may use, by its affinity and its
+    container's quota."""
     from joblib import cpu_count
 
     return setting or int(cpu_count())
 
 
 def worker_number() -> int:
-    """Which of the workers this process is, from 0; 0 also where it is none."""
+    """Number of this worker process, from 0; 0 also in other processes."""
     return int(os.environ.get(WORKER_NUMBER, 0))
 
 
@@ -97,8 +95,8 @@ class LocalEngine:
         retries: int = 2,
         advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
-        """As `Engine.each`. Calls that need `gpus` find by `worker_number` which are theirs; `memory` counts for
-        nothing, as there is one machine to be on, nor do `retries`, since no worker is replaced."""
+        """As `Engine.each`. Calls that need `gpus` choose theirs by `worker_number`. `memory` and `retries` have no
+        effect: there is one machine, and no worker is replaced."""
         if gpus:
             most = self.gpus // gpus
         elif threads:
@@ -117,7 +115,7 @@ class LocalEngine:
             idle.put(worker)
 
         def compute(item: Item) -> Result:
-            # As many threads as workers: one is always there.
+            # There are as many threads as workers, so one is always idle.
             worker = idle.get()
             try:
                 result: Result = worker(function, item, advance)
@@ -142,19 +140,17 @@ class LocalEngine:
                 worker.process.communicate()  # waits for its end and closes the pipes
 
     def close(self) -> None:
-        """Nothing is held: workers end with the call that they are of."""
+        """Nothing to free: workers end with their call."""
 
 
 def worker_variables(threads: int, environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a worker whose libraries, and `count_workers(0)`, come to so many threads (at least
-    one)."""
-    own = MEMORY_VARIABLES if environment is None else environment
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **own}
+    """Environment variables of a worker whose libraries, and `count_workers(0)`, use so many threads (at least one)."""
+    other = MEMORY_VARIABLES if environment is None else environment
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **other}
 
 
 class Worker:
-    """A worker process, called like the function that it is given; `variables` are those that its environment has over
-    this process's."""
+    """A worker process. variables: of its environment, in addition to this process's."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -167,13 +163,13 @@ class Worker:
     def __call__(
         self, function: Callable[..., Any], item: Any, advance: Callable[[int], object] | None = None
     ) -> Any:
-        """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError where the process died, and what the
-        function raises."""
+        """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError where the process died, and errors of the
+        function."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             pickle.dump((function, item, advance is not None), self.process.stdin, protocol=5)
             self.process.stdin.flush()
-            while (answer := pickle.load(self.process.stdout))[0] == TOLD:
+            while (answer := pickle.load(self.process.stdout))[0] == PROGRESS:
                 if advance:
                     advance(answer[1])
             failed, result = answer
@@ -191,17 +187,17 @@ class Worker:
 
 
 def main() -> None:
-    """Of a worker process: read pickled (function, item, whether it is to be told how far it is), write pickled (TOLD,
-    number) and at last (failed, result or error), until standard input is closed, as it is when the process that
-    started this one is gone."""
-    # Ctrl-C reaches the whole group; the parent decides what becomes of it.
+    """Main loop of a worker process: read pickled (function, item, whether to report progress), write pickled
+    (PROGRESS, number) and at last (failed, result or error), until standard input is closed by the end of the parent
+    process."""
+    # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_input_closes, daemon=True).start()
     source = sys.stdin.buffer
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print goes to standard error, not among the results
+    os.dup2(2, 1)  # output of libraries goes to standard error, not among the results
 
-    def say(kind: bool | str, what: Any) -> None:
+    def send(kind: bool | str, what: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent is gone
             pickle.dump((kind, what), sink, protocol=5)
             sink.flush()
@@ -209,15 +205,15 @@ def main() -> None:
     while True:
         try:
             function, item, tells = pickle.load(source)
-            result = function(item, advance=partial(say, TOLD)) if tells else function(item)
+            result = function(item, advance=partial(send, PROGRESS)) if tells else function(item)
         except Exception as error:
-            say(True, picklable(error, "a worker process"))
+            send(True, picklable(error, "a worker process"))
         else:
-            say(False, result)
+            send(False, result)
 
 
 def _exit_when_input_closes() -> None:
-    """Nothing is read from standard input here; a computation is not waited for."""
+    """End the process, also during a computation, when standard input closes; reads nothing from it."""
     hangup = select.poll()
     hangup.register(0, 0)
     hangup.poll()
@@ -225,7 +221,7 @@ def _exit_when_input_closes() -> None:
 
 
 def picklable(error: Exception, where: str) -> Exception:
-    """The error with the traceback from where it was raised as a note, or its text where it cannot be pickled."""
+    """The error with its traceback as a note; a RuntimeError with the traceback where it cannot be pickled."""
     trace = traceback.format_exc()
     try:
         error = pickle.loads(pickle.dumps(error))

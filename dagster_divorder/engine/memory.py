@@ -1,7 +1,7 @@
-"""Memory: what this process may use, whether it ran out, what a call takes, and giving it back.
+"""Memory: the limits of this process, errors of memory, the peak of a call, and returning freed memory.
 
-Known weakness: Linux alone can tell what a call takes; and memory that was freed but not given back before the call,
-and is used again in it, is not seen: what can be given back is given back first.
+Known weakness: the peak of a call is known on Linux alone. Memory that was freed before the call, but could not be
+returned to the system, is not counted when the call reuses it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ Result = TypeVar("Result")
 
 ADDRESSES = 3_000_000_000
 """Bytes of addresses that libraries reserve by the end of the smallest first run, on 2 cores (400 MB of them are
-memory). With fewer of them one library raises, another aborts the process, a third waits for ever: which one is
-chance."""
+memory). With fewer, by chance, one library raises, another aborts the process, or a third waits for ever."""
 
 
 def address_limit() -> int | None:
-    """Bytes of addresses that this process may use (`ulimit -v`), None where that is not limited."""
+    """Bytes of addresses that this process may use (`ulimit -v`); None without a limit."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -34,7 +33,7 @@ def address_limit() -> int | None:
 
 
 def need_addresses() -> None:
-    """Raise MemoryLimitError where this process may not use ADDRESSES, before a library meets that limit."""
+    """Raise MemoryLimitError where this process may use fewer than ADDRESSES, before a library meets the limit."""
     limit = address_limit()
     if limit is not None and limit < ADDRESSES:
         raise MemoryLimitError(
@@ -45,8 +44,7 @@ def need_addresses() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory, or the addresses for it, ran out, in any of the words that Python, torch and
-    the system's loader have for it."""
+    """Whether an error of Python, torch or the system's loader says that memory or addresses ran out."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     words = (
@@ -58,8 +56,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def main_memory() -> int:
-    """Bytes of main memory that this process may use: the machine's (4 GB where it cannot be asked), or less where a
-    container's quota says so."""
+    """Bytes of main memory that this process may use: the machine's (4 GB where unknown), or a container's lower
+    quota."""
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -70,10 +68,10 @@ def main_memory() -> int:
 def memory_quotas(
     groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[int]:
-    """Bytes that the control groups of this process allow, of either version; none where there are none (macOS).
+    """Bytes that the control groups of this process allow, of either version; nothing where there are none (macOS).
 
-    A group is bound by those above it too. Inside a container the paths may be those of the machine: then the topmost
-    group that is seen is the container's.
+    The limits of a group's parents hold too. Inside a container the paths may be those of the machine; then the topmost
+    visible group is the container's.
     """
     with contextlib.suppress(OSError):
         for line in groups.read_text().splitlines():
@@ -91,36 +89,31 @@ def memory_quotas(
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, which this process may hold several hundred MB of."""
+    """Return freed memory to the system; it may be several hundred MB."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # glibc alone can
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None]:
-    """The function's result, and the bytes by which resident memory rose at most; None where that cannot be told."""
+    """The function's result, and the most bytes by which resident memory rose; None where unknown."""
     give_back_memory()
-    before = resident() if _reset_peak() else None
-    result = function()
-    return result, None if before is None else max(resident("VmHWM") - before, 0)
-
-
-def _reset_peak() -> bool:
-    """Make the kernel forget the peak so far (proc(5), clear_refs)."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
     except OSError:
-        return False
-    return True
+        return function(), None
+    before = resident()
+    result = function()
+    return result, max(resident("VmHWM") - before, 0)
 
 
 def resident(field: str = "VmRSS") -> int:
-    """VmRSS, as it is, or VmHWM, the peak, of this process in bytes; 0 where that cannot be told."""
+    """Resident memory of this process, or VmHWM, its peak, in bytes; 0 where unknown."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return 0
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(rf"{field}:\s+(\d+) kB", status)
+    return int(match[1]) * 1024 if match else 0

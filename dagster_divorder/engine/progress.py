@@ -1,8 +1,8 @@
-"""How far a command or a stage is: on a terminal one line that is rewritten, elsewhere a line every ten seconds.
+"""Progress of a command or a stage: on a terminal one line that is rewritten, elsewhere a line every ten seconds.
 
-What is going on is a stack of counters, and the innermost one is told with its share, rate and time left, or with the
-seconds that have passed where there is nothing to count. A thread speaks while libraries compute; it does nothing else,
-and lives as long as a counter is open.
+Loops in progress are a stack of counters. The innermost is reported with its share, rate and time left, or with the
+seconds passed where nothing is counted. A thread of its own reports while libraries compute; it lives as long as a
+counter is open.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dagster_divorder.errors import printable
 Item = TypeVar("Item")
 
 LINE_SECONDS = 10.0
-"""Between two lines where nothing can be rewritten. What takes half as long is told at least once."""
+"""Seconds between two lines where nothing can be rewritten. A loop that takes half as long is reported once or more."""
 DRAW_SECONDS = 0.2
-"""Between two drawings of a bar."""
+"""Seconds between two drawings of a bar."""
 ALONE = 0.05
-"""Share of the total from which on the first items alone tell a rate, though they also pay for what is loaded."""
+"""From this share of the total on the first items alone give a rate, although loading takes part of their time."""
 SHORTEST, LONGEST = 8, 30
 """Characters of a bar."""
 CLEAR = "\r\x1b[K"
@@ -40,18 +40,18 @@ class Advance(Protocol):
 
 class Progress(Protocol):
     """Opens a counter for one loop: `with progress("tokenising", 1000, "documents") as advance: advance(10)`. Without a
-    total and a unit the seconds that have passed are told."""
+    total and a unit it reports the seconds passed."""
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "", /) -> Iterator[Advance]: ...
 
     def note(self, message: str, /) -> object:
-        """Say something once."""
+        """Report a message once."""
         ...
 
 
 class Silent:
-    """Says nothing."""
+    """Reports nothing."""
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
@@ -63,7 +63,7 @@ class Silent:
 def counted(
     progress: Progress, what: str, items: Iterable[Item], total: int | None, unit: str
 ) -> Iterator[Item]:
-    """The items, each counted when the next one is asked for."""
+    """The items, each counted when the next one is requested."""
     with progress(what, total, unit) as advance:
         for item in items:
             yield item
@@ -72,8 +72,8 @@ def counted(
 
 @dataclass(eq=False, slots=True)
 class Counter:
-    """One loop since `opened`, in seconds of a clock. `first` and `last`: items that were done, and when, at the first
-    advance and at the last."""
+    """One loop. opened: seconds of a clock. first: items done at the first advance, and when; last: when the last
+    advance was. reported: whether a line or a bar has shown it."""
 
     what: str
     total: int | None
@@ -82,12 +82,12 @@ class Counter:
     done: int = 0
     first: tuple[int, float] | None = None
     last: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def advance(self, items: int, now: float) -> None:
         self.done += items
         self.last = now
-        # The first items also pay for what is loaded and compiled, so the rate leaves them out.
+        # The rate leaves out the first items: loading and compiling take part of their time.
         self.first = self.first or (self.done, now)
 
     @property
@@ -104,7 +104,8 @@ class Counter:
         return f"{self.done:,} of {self.total:,} {self.unit} ({self.share:.0%})"
 
     def pace(self, now: float) -> tuple[str, str]:
-        """(such as `9,120 documents/s`, "" where no item is done; such as `3 s left`, or how long it has gone on)."""
+        """The rate, such as `9,120 documents/s`, "" where unknown; the time left, such as `3 s left`, else the time
+        passed, such as `12 s so far`."""
         so_far = f"{duration(now - self.opened)} so far"
         if self.first is None:
             return "", so_far
@@ -115,9 +116,9 @@ class Counter:
         speed = f"{rate:,.0f} {self.unit}/s" if rate >= 1 else f"{duration(1 / rate)} each" if rate else ""
         if self.total is None or not rate:
             return speed, so_far
-        left = (self.total - self.done) / rate - (now - self.last)
-        # Late: the pace no longer holds, so no end can be told.
-        return speed, f"{duration(left)} left" if left >= 0 else so_far
+        seconds_left = (self.total - self.done) / rate - (now - self.last)
+        # Below 0 the rate no longer holds.
+        return speed, f"{duration(seconds_left)} left" if seconds_left >= 0 else so_far
 
 
 def duration(seconds: float) -> str:
@@ -133,37 +134,36 @@ def duration(seconds: float) -> str:
 
 
 def describe(counters: list[Counter], now: float) -> str:
-    """A progress line on the innermost of some counters, such as `token_counts: tokenising: 40,000 of 64,384 documents
-    (62%), 9,120 documents/s, 3 s left`."""
+    """A progress line of the innermost counter, such as `token_counts: tokenising: 40,000 of 64,384 documents (62%),
+    9,120 documents/s, 3 s left`."""
     inner = counters[-1]
-    told = ", ".join(filter(None, [inner.count(), *inner.pace(now)]))
-    return f"{_names(counters)}: {told}"
+    return f"{_names(counters)}: {', '.join(filter(None, [inner.count(), *inner.pace(now)]))}"
 
 
 def draw(counters: list[Counter], now: float, columns: int) -> str:
-    """The same on one line of a terminal: as much of it as there is room for, the time left to the last."""
+    """A progress line for a terminal: as much as fits into its columns; the time left has precedence."""
     inner = counters[-1]
-    speed, left = inner.pace(now)
+    speed, time_left = inner.pace(now)
     count = inner.count() if inner.share is None else f"{inner.share:.0%}"
     for name in (_names(counters), inner.what):
-        for parts in ([count, speed, left], [count, left]):
-            told = ", ".join(filter(None, parts))
-            width = min(columns - len(name) - len(told) - 4, LONGEST)
+        for figures in ([count, speed, time_left], [count, time_left]):
+            text = ", ".join(filter(None, figures))
+            width = min(columns - len(name) - len(text) - 4, LONGEST)
             if inner.share is not None and width >= SHORTEST:
                 full = round(min(inner.share, 1.0) * width)
-                return f"{name} [{'#' * full}{' ' * (width - full)}] {told}"
-            if len(name) + 2 + len(told) <= columns:
-                return f"{name}: {told}"
-    return f"{inner.what}: {left}"[:columns]
+                return f"{name} [{'#' * full}{' ' * (width - full)}] {text}"
+            if len(name) + 2 + len(text) <= columns:
+                return f"{name}: {text}"
+    return f"{inner.what}: {time_left}"[:columns]
 
 
 def _names(counters: list[Counter]) -> str:
-    """Of a counter and the one that it is a part of."""
+    """The names of the innermost counter and of the one around it."""
     return printable(": ".join(counter.what for counter in counters[-2:]))
 
 
 class Log:
-    """Lines through any function that takes a string, `seconds` of silence between them."""
+    """Lines through any function that takes a string, at least `seconds` apart."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Log:
     ) -> None:
         self._log, self._seconds, self._clock = log, seconds, clock
         self._open: list[Counter] = []
-        self._said = 0.0
+        self._reported_at = 0.0
         self._lock = threading.RLock()
         self._ended = threading.Event()
 
@@ -190,14 +190,14 @@ class Log:
             speaker = None
             with self._lock:
                 if counter in self._open:
-                    # With those inside it: a generator that failed may be closed much later.
+                    # With the counters inside it: a generator that failed may be closed much later.
                     del self._open[self._open.index(counter) :]
                     speaker = None if self._open else self._end()
             if speaker:
                 speaker.join()
 
     def _begin(self, now: float) -> None:
-        self._said, self._ended = now, threading.Event()
+        self._reported_at, self._ended = now, threading.Event()
         self._speaker = threading.Thread(
             target=self._speak, args=(self._ended,), name="divorder-progress", daemon=True
         )
@@ -208,13 +208,8 @@ class Log:
         return self._speaker
 
     def _speak(self, ended: threading.Event) -> None:
-        while not ended.wait(self._every):
+        while not ended.wait(min(1.0, max(DRAW_SECONDS, self._seconds / 10))):
             self.tell()
-
-    @property
-    def _every(self) -> float:
-        """Seconds after which the speaker looks whether there is something to say."""
-        return min(1.0, max(DRAW_SECONDS, self._seconds / 10))
 
     def _advance(self, counter: Counter, items: int) -> None:
         with self._lock:
@@ -222,29 +217,27 @@ class Log:
             self.tell()
 
     def tell(self) -> None:
-        """Say how far it is, where it is time to."""
+        """Report progress, if it is time to."""
         with self._lock:
             now = self._clock()
-            if not self._open or not self._is_due(now):
+            is_due = now - self._reported_at >= self._seconds or any(
+                now - counter.opened >= self._seconds / 2 for counter in self._open if not counter.reported
+            )
+            if not self._open or not is_due:
                 return
-            self._said = now
+            self._reported_at = now
             for counter in self._open:
-                counter.told = True
-            # No work fails because nobody hears how it goes.
+                counter.reported = True
+            # A failed report must not fail the work.
             with contextlib.suppress(Exception):
-                self._say(now)
+                self._report(now)
 
-    def _is_due(self, now: float) -> bool:
-        return now - self._said >= self._seconds or any(
-            now - counter.opened >= self._seconds / 2 for counter in self._open if not counter.told
-        )
-
-    def _say(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         self._log(describe(self._open, now))
 
     def note(self, message: str) -> None:
         with self._lock:
-            self._said = self._clock()
+            self._reported_at = self._clock()
             self._log(printable(message))
 
 
@@ -262,9 +255,9 @@ class Bar(Log):
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()
         except BrokenPipeError:
-            raise  # whoever read it has closed it, and wants no more
+            raise  # the reader of a pipe has closed it
         except (OSError, ValueError):
-            pass  # a full disk of a log, or a stream that is closed, is none of the work's
+            pass  # a log's full disk, or a closed stream, must not fail the work
 
     def _begin(self, now: float) -> None:
         if _rewrites(sys.stderr):
@@ -278,21 +271,21 @@ class Bar(Log):
             sys.stderr, self._stream = self._stream, None
         return super()._end()
 
-    def _say(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         if not self._stream:
-            super()._say(now)
+            super()._report(now)
             return
         try:
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80
         except (OSError, ValueError):
             columns = 80
-        # What others write without asking begins at the left, and the last column is left free: no line breaks there.
+        # Other output begins at the left; the last column stays free, so that the line never breaks.
         self._stream.write(f"{CLEAR}{draw(self._open, now, columns - 1)}\r")
         self._stream.flush()
         self._drawn = True
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
             if self._drawn:
                 self._drawn = False
@@ -302,7 +295,7 @@ class Bar(Log):
 
 
 def _rewrites(stream: Any) -> bool:
-    """Whether a stream is a terminal that moves its cursor."""
+    """Whether a stream is a terminal whose lines can be rewritten."""
     try:
         return bool(stream and stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"))
     except ValueError:  # closed
@@ -310,20 +303,19 @@ def _rewrites(stream: Any) -> bool:
 
 
 class _Above:
-    """A terminal's stream on which a bar is drawn: what is written to it takes the bar's place, which is drawn again
-    below."""
+    """The stream of a terminal with a bar: text takes the bar's place, and the bar is drawn again below."""
 
     def __init__(self, bar: Bar, stream: Any) -> None:
-        self._bar, self._of = bar, stream
+        self._bar, self._stream = bar, stream
 
     def write(self, text: str) -> int:
         self._bar.clear()
-        written: int = self._of.write(text)
+        written: int = self._stream.write(text)
         return written
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
+        return getattr(self._stream, name)
 
 
 STANDARD_ERROR = Bar()
-"""That of this process: two bars would write over each other."""
+"""The bar of this process; two would overwrite each other."""

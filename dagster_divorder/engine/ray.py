@@ -1,13 +1,13 @@
-"""Calls as tasks of a Ray cluster: on every core of it, and again where a worker or a machine died.
+"""Calls as tasks of a Ray cluster, on all its cores; calls whose worker or machine died are repeated.
 
-Guarantee: as `engine.base`; besides, a worker or a node that is killed costs the calls that it had, an error that a
-call raises comes back as itself with the node named, and nothing is left in Ray: functions go into its object store
-once, items and receipts are a few words. A cluster that cannot do the work is found before the first call: none at the
-address, another version of Ray, of Python or of this package, a store that its workers do not see.
-Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join one that runs and look at its nodes; then about
-1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
-Known weakness: the head is part of the cluster, and a run ends with it; it goes on when it is started again. A dead
-node is noticed after some 15 s. Nodes that join later are not looked at; what they lack is the error of a call.
+Guarantee: as `engine.base`. A killed worker or node costs its own calls alone; errors of a call are raised here and
+name the node; nothing stays in Ray, since functions enter its object store once and items and receipts are a few words.
+A cluster that cannot do the work is refused before the first call: none at the address, another version of Ray, of
+Python or of this package, a store that its workers do not see.
+Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join a running one and probe its nodes; then about 1 ms
+a call, beside the start of workers (benchmarks/scale, docs/decisions/engine.md).
+Known weakness: a run ends with the head of the cluster, and goes on when it is started again. A dead node is noticed
+after some 15 s. Nodes that join later are not probed; what they lack is the error of a call.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from dagster_divorder.errors import SettingsError, WorkerError
 from dagster_divorder.extras import load_extra
 
 IN_FLIGHT = 4
-"""Calls submitted for each core: workers never wait for the next one, and few results for their turn."""
+"""Calls submitted for each core: enough that no worker waits for the next, few enough that few results wait."""
 ANSWER_SECONDS = 10.0
-"""Within which a Ray answers at an address."""
+"""Seconds within which a Ray has to answer at an address."""
 PROBE_SECONDS = 120.0
-"""Within which a node starts a worker."""
+"""Seconds within which a node has to start a worker."""
 CORE_SECONDS = 60.0
-"""Within which a cluster has its first core: one that was started just now, or whose only worker is being replaced."""
+"""Seconds within which a cluster has to have a core. It may be new, or its only worker may be being replaced."""
 LOOK_SECONDS = 0.5
 
 _INSTALL = (
@@ -46,14 +46,15 @@ _INSTALL = (
 
 
 class RayEngine:
-    """A Ray cluster, joined at `address`; None: that of RAY_ADDRESS, else of this machine, else one of this process.
-    `asked`: at most so many calls at once, 0 for one a core. A Ray that this process has joined before is used as it
-    is, and not left.
+    """A Ray cluster.
 
-    `unseen` is called on every node: what its workers lack, "" where nothing.
+    address: where to join it; None is that of RAY_ADDRESS, else of this machine, else a new one of this process. A Ray
+        that this process has joined before is used, and not left.
+    asked: at most so many calls at once, 0 for one a core.
+    unseen: called on every node; says what its workers lack, "" for nothing.
 
     Raises:
-        SettingsError: Ray is not there, another version, or its nodes lack something.
+        SettingsError: Ray does not answer or has another version, or its nodes lack something.
         MissingPackageError: Ray is not installed.
     """
 
@@ -78,19 +79,19 @@ class RayEngine:
         except (RuntimeError, ConnectionError, SystemExit) as error:
             # Ray ends the process where its head does not answer, and stays half joined.
             self._ray.shutdown()
-            said, place = " ".join(str(error).split()), address or "this machine"
-            if "ersion mismatch" in said:
+            message, place = " ".join(str(error).split()), address or "this machine"
+            if "ersion mismatch" in message:
                 raise SettingsError(
-                    f"the Ray cluster at {place} is of another version: {said}; install the cluster's versions of ray "
-                    "and Python here, or these there"
+                    f"the Ray cluster at {place} is of another version: {message}; install the cluster's versions of "
+                    "ray and Python here, or these there"
                 ) from error
             raise SettingsError(
-                f"the Ray cluster at {place} cannot be joined: {said}; expected this machine to be a node of it: ray "
-                "start --address=HOST:PORT --num-cpus=0 here, or run there: ray job submit -- divorder run"
+                f"the Ray cluster at {place} cannot be joined: {message}; expected this machine to be a node of it: "
+                "ray start --address=HOST:PORT --num-cpus=0 here, or run there: ray job submit -- divorder run"
             ) from error
 
     def close(self) -> None:
-        """Leave the cluster, where this engine has joined it; its workers end."""
+        """Leave the cluster, if this engine has joined it; its workers end."""
         if self._joined:
             self._ray.shutdown()
 
@@ -152,32 +153,32 @@ class RayEngine:
 
     def _result(self, reference: Any, retries: int, advance: Callable[[int], object] | None) -> Any:
         try:
-            failed, result, told = self._ray.get(reference)
+            failed, result, progress = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            # It was not the function: its errors are results.
+            # Errors of the function are results, so this is another one.
             raise WorkerError(
                 f"a worker of the Ray cluster cannot run dagster-divorder {__version__}: {error.cause!r}; {_INSTALL}"
             ) from error
         except self._ray.exceptions.RayError as error:
-            said = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise WorkerError(
                 f"a task of the Ray cluster was lost {retries + 1} times, the last time by {type(error).__name__}: "
-                f"{said[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
+                f"{message[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
                 "engine.workers, help where memory ran out"
             ) from error
-        if advance and told:
-            advance(told)
+        if advance and progress:
+            advance(progress)
         if failed:
             raise result
         return result
 
     def _nodes(self) -> dict[str, dict[str, float]]:
-        """What nodes that compute have, by their id; waits for the first."""
+        """Resources of the nodes with a core, by their id; waits for the first."""
         until = time.monotonic() + CORE_SECONDS
         while True:
             nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
-            if found := {node: has for node, has in nodes.items() if has.get("CPU", 0) >= 1}:
-                return found
+            if with_core := {node: has for node, has in nodes.items() if has.get("CPU", 0) >= 1}:
+                return with_core
             if time.monotonic() >= until:
                 raise SettingsError(
                     f"the Ray cluster has {len(nodes)} nodes and, for {CORE_SECONDS:.0f} s, no core to run tasks on; "
@@ -186,13 +187,14 @@ class RayEngine:
             time.sleep(LOOK_SECONDS)
 
     def _need_room(self, cores: int, gpus: int, memory: int) -> None:
-        """SettingsError where no node has what one call needs: Ray would wait for one for ever."""
-        wanted = {"CPU": cores, "GPU": gpus, "memory": memory}
-        if any(all(has.get(what, 0) >= of for what, of in wanted.items()) for has in self._nodes().values()):
-            return
-        asked = ", ".join(f"{what} {of:,}" for what, of in wanted.items() if of)
+        """Raise SettingsError where no node has the resources of one call: Ray would wait for one for ever."""
+        needs = {"CPU": cores, "GPU": gpus, "memory": memory}
+        for has in self._nodes().values():
+            if all(has.get(resource, 0) >= amount for resource, amount in needs.items()):
+                return
+        listed = ", ".join(f"{resource} {amount:,}" for resource, amount in needs.items() if amount)
         raise SettingsError(
-            f"no node of the Ray cluster has what one task needs ({asked}); start one that has"
+            f"no node of the Ray cluster has what one task needs ({listed}); start one that has"
         )
 
     def _probe(self, unseen: Callable[[], str]) -> None:
@@ -203,7 +205,7 @@ class RayEngine:
             probe.options(
                 num_cpus=0,
                 max_retries=0,
-                # As calls have it: they take the same workers.
+                # As for calls, so that they get the same workers.
                 runtime_env={"env_vars": worker_variables(1, None)},
                 scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node, soft=False),
             ).remote(code_hash(), pickle.dumps(unseen)): node
@@ -219,7 +221,7 @@ class RayEngine:
             try:
                 where, missing, lack = ray.get(answer)
             except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
-                continue  # it has gone, and does no work
+                continue  # the node has gone, and gets no calls
             except ray.exceptions.RayError as error:
                 raise SettingsError(
                     f"node {answers[answer][:8]} of the Ray cluster cannot start a worker: "
@@ -231,20 +233,20 @@ class RayEngine:
 
 
 def _attempt(function: Callable[..., Any], item: Any, tells: bool) -> tuple[bool, Any, int]:
-    """In a worker: whether the function failed, its result or error, and the sum of what it told of how far it was."""
-    told: list[int] = []
+    """In a worker: whether the function failed, its result or error, and the sum of its progress."""
+    progress: list[int] = []
     try:
-        return False, function(item, advance=told.append) if tells else function(item), sum(told)
+        return False, function(item, advance=progress.append) if tells else function(item), sum(progress)
     except Exception as error:
-        return True, picklable(error, f"a worker process on node {platform.node()}"), sum(told)
+        return True, picklable(error, f"a worker process on node {platform.node()}"), sum(progress)
 
 
 def _make_probe() -> Callable[[str, bytes], tuple[str, str, str]]:
-    """A function that Ray pickles whole, being defined in another one: where it runs this package may be missing."""
+    """A function that Ray pickles by value, since it is a closure: its node may lack this package."""
     ours = __version__
 
     def probe(code: str, unseen: bytes) -> tuple[str, str, str]:
-        """The name of this node, what it lacks of the package, and of what else."""
+        """The name of this node, its fault of the package, and what else it lacks; "" for nothing."""
         import pickle
         import platform
 
@@ -275,8 +277,8 @@ def code_hash() -> str:
 
 
 def _need_ray_at(address: str) -> None:
-    """Raise SettingsError where no Ray answers soon at an address: joining would wait for two minutes, and then end the
-    process."""
+    """Raise SettingsError where no Ray answers at an address within ANSWER_SECONDS: `ray.init` would wait for two
+    minutes and then end the process."""
     if address in ("auto", "local") or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     grpc = load_extra("grpc")

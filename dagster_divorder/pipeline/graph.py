@@ -12,8 +12,8 @@ OUTPUT = "curated_output"
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run, but for those that settings make read a later one: these come
-    right after it.
+    """Stages by name, in an order in which they can run. A stage comes right after a later one that it reads under some
+    settings, or shows as evidence.
 
     A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
     """
@@ -29,6 +29,11 @@ class Graph(Mapping[str, Stage]):
 
     def __len__(self) -> int:
         return len(self._stages)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The stages that are evidence (`Stage.evidence`)."""
+        return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
     def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
         """What each stage that these settings have reads directly, in an order in which they can run."""
@@ -70,7 +75,7 @@ class Graph(Mapping[str, Stage]):
             name: dict.fromkeys(
                 read
                 for part in self._parts(settings, name)
-                for read in (*upstream[part], *self[part].after)
+                for read in (*upstream[part], *self._shown_by(part))
                 if read in upstream and self[read].asset and read != name
             )
             for name in upstream
@@ -85,11 +90,14 @@ class Graph(Mapping[str, Stage]):
             name: tuple(
                 read
                 for read in reads
-                if (read in (*upstream[name], *self[name].after) and isinstance(self[read], PinnedFit))
+                if (read in (*upstream[name], *self._shown_by(name)) and isinstance(self[read], PinnedFit))
                 or not any(read in shown_by[other] for other in reads)
             )
             for name, reads in direct.items()
         }
+
+    def _shown_by(self, stage: str) -> tuple[str, ...]:
+        return self.evidence if self[stage].shows_evidence else ()
 
     def _closure(
         self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()
@@ -107,7 +115,7 @@ class Graph(Mapping[str, Stage]):
 
         def place(name: str) -> None:
             if name in found and name not in order:
-                for read in self[name].reads_under(settings):
+                for read in (*self[name].reads_under(settings), *self._shown_by(name)):
                     place(read)
                 order[name] = None
 

@@ -200,8 +200,11 @@ class Stage(ABC):
     """What makes the result, such as `faiss`; Dagster shows an icon of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    """Stages that it shows where they have been made, and so comes after in Dagster."""
+    evidence: str = ""
+    """What the report shows of the result where it has been made, in words. A stage with such words is evidence: the
+    report, `divorder report --all` and the jobs `explore` and `report` find it by them."""
+    shows_evidence: bool = False
+    """It shows the evidence that has been made, and so comes after all evidence in Dagster."""
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
@@ -521,7 +524,8 @@ class PinnedFit(Stage):
 
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
-        facts = {**self.facts(run, fitted), "checked": run.corpus.version, "reason": result.facts["reason"]}
+        # The result's own facts: `documents` that it was made on, and the `reason`.
+        facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
         return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:

@@ -1,1 +1,1 @@
-"""What a trainer imports: exports, read in the order of the plan. Public as `dagster_divorder.torch`."""
+"""Readers of exports in the order of the plan, for training scripts. Public as `dagster_divorder.torch`."""

@@ -1,7 +1,7 @@
-"""An export, opened: rows of tokens in the order of the plan, whatever the format and the layout of the files.
+"""An open export: rows of tokens in the order of the plan, for any format and layout of the files.
 
-Opening maps files into memory, and costs the same whatever their size. What was opened is read to its end, also where
-another plan is exported into the folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
+Opening maps files into memory, at a cost that does not depend on their size. An open export can be read to its end even
+if another plan is exported into the folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
 epochs, n rows of a block, L tokens a row, Q documents (runs of one document's tokens) in a block.
 """
 
@@ -37,16 +37,16 @@ SOURCES: dict[str, Callable[[Files, dict[str, Any]], tuple[Source, np.ndarray | 
     "olmo": raw.olmo,
     "megatron": raw.megatron,
 }
-"""What opens the files of a format: their rows, and which of them each epoch reads, (E, R); None for all, in order."""
+"""Format -> function that opens its files: their rows, and the rows of each epoch, (E, R); None for all, in order."""
 
 
 class Source(Protocol):
-    """Rows as one format's files hold them."""
+    """Rows in the files of one format."""
 
     dtype: np.dtype
 
     def ids(self, first: int, end: int) -> np.ndarray:
-        """Ids (n, L) of rows [first, end), short rows filled up; perhaps a view of a file, so never to be changed."""
+        """Ids (n, L) of rows [first, end), short rows filled up. Never change them: they may be a view of a file."""
 
     def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
@@ -54,8 +54,8 @@ class Source(Protocol):
 
 @dataclass(eq=False)
 class Block:
-    """n rows. ids: (n, L) in the dtype of the files, not to be changed. padded: whether any row of the export is. The
-    documents are read when they are used."""
+    """n rows. ids: (n, L) in the dtype of the files; never change them. padded: whether any row of the export is
+    padded. Documents are read when they are used."""
 
     ids: np.ndarray
     padded: bool
@@ -68,7 +68,7 @@ class Block:
 
     @cached_property
     def filled(self) -> np.ndarray | None:
-        """bool (n, L): where there is a token, and no padding; None for rows of an export without padding."""
+        """bool (n, L): True for a token, False for padding; None for an export without padding."""
         if not self.padded:
             return None
         lengths, counts = self.documents
@@ -77,11 +77,11 @@ class Block:
 
 
 class Export:
-    """An open export; `len` is T. Make it with `open_export`. It can be sent to another process, which opens it anew,
-    and refuses another plan.
+    """An open export; `len` is T. Make it with `open_export`. Another process that it is sent to opens it anew, and
+    refuses another plan.
 
-    manifest: what its manifest.json says. plan: the fingerprint of the tokens and their order. length: L. batch:
-    sequences of a global batch of the plan. padded: whether any row is shorter than L.
+    manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
+    of a global batch of the plan. padded: whether any row is shorter than L.
     """
 
     def __init__(
@@ -127,19 +127,19 @@ class Export:
         wanted = np.asarray(rows, np.int64)
         if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
             raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
-        found = self._in_file(wanted)
-        cuts = [0, *(np.flatnonzero(np.diff(found) != 1) + 1).tolist(), len(found)]
-        return [(int(found[begin]), int(found[begin]) + end - begin) for begin, end in pairwise(cuts)]
+        file_rows = self._in_file(wanted)
+        cuts = [0, *(np.flatnonzero(np.diff(file_rows) != 1) + 1).tolist(), len(file_rows)]
+        return [(int(file_rows[begin]), int(file_rows[begin]) + end - begin) for begin, end in pairwise(cuts)]
 
     def _in_file(self, rows: np.ndarray) -> np.ndarray:
-        """Where rows of the plan's order lie in the files, int64."""
+        """Row of the plan's order -> row of the files, int64."""
         if self._epochs is not None:
             epoch, at = np.divmod(rows, self._epochs.shape[1])
             return self._epochs[epoch, at].astype(np.int64)
         if not self._slices:
             return rows
         ranks, workers, micro_batch = self._slices
-        # The file is ranks x workers contiguous slices; a step takes a micro-batch of each rank, of one of its workers.
+        # The file is ranks x workers contiguous slices; a step takes a micro-batch from one worker of each rank.
         steps = self.manifest["rows"] // (ranks * workers * micro_batch)
         step, worker, rank, at = np.unravel_index(rows, (steps, workers, ranks, micro_batch))
         return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))
@@ -148,27 +148,27 @@ class Export:
         """Read every file and compare its sha256 with the manifest's; opening compares sizes alone.
 
         Raises:
-            StoreError: a file is not what was written.
+            StoreError: a file has been altered.
         """
         for name, entry in self.manifest["files"].items():
             path = file_at(self.path, name)
             with open(path, "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != entry["sha256"]:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if sha256 != entry["sha256"]:
                 raise StoreError(
-                    f"{path} has been altered: its sha256 is {found}, the manifest says "
+                    f"{path} has been altered: its sha256 is {sha256}, the manifest says "
                     f"{entry['sha256']}; export again, or copy the file again from where it is whole"
                 )
 
 
 def open_export(path: str | Path, plan: str | None = None) -> Export:
-    """Open the folder of one format of an export, such as data/exports/parquet. plan: the fingerprint of the plan that
-    it has to hold, if only one will do.
+    """Open the folder of one format of an export, such as data/exports/parquet. plan: the fingerprint that its plan
+    must have; None accepts any.
 
     Raises:
         InputError: there is no export in the folder, or one of a format or version that this reader does not read.
-        StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is gone or not
-            the one that was written.
+        StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is missing or
+            altered.
     """
     if "://" in str(path):
         raise InputError(
@@ -197,22 +197,22 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:
-    """Exports that are to be read as one.
+    """Open exports that can be read as one.
 
     Raises:
         InputError: as `open_export`; they differ in the length of a sequence or in the tokenizer.
         StoreError: as `open_export`.
     """
     exports = [open_export(path) for path in paths]
-    for what, of in (
+    for name, value_of in (
         ("tokens of a sequence", lambda export: export.length),
         ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
     ):
         for other in exports[1:]:
-            if of(other) != of(exports[0]):
+            if value_of(other) != value_of(exports[0]):
                 raise InputError(
-                    f"{exports[0].path} and {other.path} differ in {what}: {of(exports[0])} and {of(other)}; export "
-                    "what is to be read together with one sequence.length and one model.base"
+                    f"{exports[0].path} and {other.path} differ in {name}: {value_of(exports[0])} and "
+                    f"{value_of(other)}; export what is to be read together with one sequence.length and one model.base"
                 )
     return exports
 

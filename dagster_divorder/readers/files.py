@@ -1,8 +1,8 @@
 """The files of an export, mapped as they were when it was opened.
 
-Guarantee: what is read is what the manifest names, or reading ends with StoreError. The first PINNED files of rows are
-mapped at once, and a mapped file keeps its bytes after its name is gone: a reader goes on to the end of the plan that
-it opened. Files beyond those are mapped when they are read; by then another plan may have taken their place.
+Guarantee: a read gives the bytes that the manifest names, or raises StoreError. The first PINNED files of rows are
+mapped at once, and a mapped file keeps its bytes after its name is removed, so a reader can go on to the end of the
+plan that it opened. Further files are mapped when they are read; another plan may have replaced them by then.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.store.manifests import HEAD_BYTES, export_manifest_file, file_at, read_whole
 
 PINNED = 256
-"""Each takes a descriptor, and a process may commonly have 1,024."""
+"""Files that are mapped at once. Each takes a descriptor; the usual limit of a process is 1,024."""
+
+
+def padded_rows(ids: np.ndarray, tokens: np.ndarray, length: int, padding: int) -> np.ndarray:
+    """Ids (T,) of rows of `tokens`, int (n,), as (n, length), short rows filled up; a view where no row is short."""
+    if len(ids) == len(tokens) * length:
+        return ids.reshape(-1, length)
+    rows = np.full((len(tokens), length), padding, ids.dtype)
+    rows[np.arange(length) < tokens[:, None]] = ids
+    return rows
 
 
 class Files:
-    """The files of the export in a folder, by the names that its manifest lists.
+    """The files of an export, by the names in its manifest.
 
     Raises:
-        StoreError: a file is missing, or not the one that was written.
+        StoreError: a file is missing or altered.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
@@ -41,7 +50,7 @@ class Files:
             self.map(name)
 
     def check_sizes(self) -> None:
-        """See that every file is there, with its size; those that are mapped are looked into as well."""
+        """Check that every file exists and has its size."""
         for name, entry in self._manifest["files"].items():
             try:
                 size = os.stat(file_at(self.path, name)).st_size
@@ -51,7 +60,7 @@ class Files:
                 raise self._wrong(name, f"has {size} bytes, and {entry['bytes']} were written")
 
     def named(self, end: str) -> str:
-        """The name that ends so.
+        """The name of a file with this end.
 
         Raises:
             StoreError: there is none.
@@ -62,7 +71,7 @@ class Files:
         raise StoreError(f"the manifest of {self.path} names no file *{end}; export again")
 
     def array(self, end: str) -> np.ndarray:
-        """What NumPy saved in the file whose name ends so, mapped."""
+        """The array in the .npy file whose name has this end, mapped."""
         mapped = self.map(self.named(end))
         head = io.BytesIO(mapped[:HEAD_BYTES].tobytes())
         np.lib.format.read_magic(head)

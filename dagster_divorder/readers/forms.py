@@ -1,7 +1,7 @@
-"""What a batch looks like, one trainer's names a function: a block of rows in, tensors out.
+"""Forms of a batch: each function turns a block of rows into tensors under the names of one trainer.
 
-Letters: n rows, L tokens a row, T tokens without padding, Q documents. Ids are int64, or with `native` of the dtype
-in which they are stored (uint16, uint32 or int32), for a trainer that converts them on the device.
+Letters: n rows, L tokens a row, T tokens without padding, Q documents. Ids are int64, or with `native` of the stored
+dtype (uint16, uint32 or int32), for a trainer that converts them on the device.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ IGNORED = -100
 def plain(block: Block, native: bool) -> dict[str, Any]:
     """{"input_ids", "labels"} (n, L), as transformers' models take them: the model shifts the labels.
 
-    Where an export has padding, its labels are IGNORED and an "attention_mask" int64 says where tokens are; elsewhere
-    the labels are the very tensor of the ids. With `native` there are no labels: they are int64.
+    For an export with padding, its labels are IGNORED and "attention_mask", int64, is 1 for tokens; else the labels are
+    the same tensor as the ids. With `native` there are no labels, since labels are int64.
     """
     ids = _ids(block.ids, native)
     batch = {"input_ids": ids} if native else {"input_ids": ids, "labels": ids}
@@ -60,8 +60,8 @@ def flattened(block: Block, native: bool) -> dict[str, Any]:
 
 
 def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What torchtitan's data loaders yield: ({"input", "positions"}, labels), each (n, L - 1); labels are the next ids,
-    IGNORED where they are padding, and positions int64 begin at 0 in each document."""
+    """The form of torchtitan's data loaders: ({"input", "positions"}, labels), each (n, L - 1). Labels are the next
+    ids, IGNORED for padding; positions, int64, begin at 0 in each document."""
     positions = _positions(_filled_up(block)).reshape(block.ids.shape)
     batch = {
         "input": _ids(block.ids[:, :-1], native),
@@ -71,11 +71,11 @@ def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], tor
 
 
 def megatron(block: Block, native: bool) -> dict[str, torch.Tensor]:
-    """What Megatron's datasets of packed sequences give: tokens, labels, loss_mask float32 and position_ids, (n, L).
+    """The form of Megatron's datasets of packed sequences: tokens, labels, loss_mask float32, position_ids, all (n, L).
 
     Labels are the next tokens; a row's last has none, and loss_mask is 0 there and before padding. cu_seqlens: int32
     (n, L + 1), where the documents of each row begin, and L in all places after the last; max_seqlen: int32 (n,).
-    Padding counts to the last document of its row.
+    Padding counts as part of the last document of its row.
     """
     (rows, length), lengths, counts = block.ids.shape, _filled_up(block), block.documents[1]
     begins = np.cumsum(lengths) - lengths
@@ -101,12 +101,12 @@ FORMS: dict[str, Callable[[Block, bool], Any]] = {
 
 
 def _ids(ids: np.ndarray, native: bool) -> torch.Tensor:
-    """A copy, since what is read may be the file itself."""
+    """A copy as a tensor: the ids may be a view of a file."""
     return torch.from_numpy(ids.astype(ids.dtype if native else np.int64, order="C"))
 
 
 def _next(block: Block) -> torch.Tensor:
-    """The ids after the first of each row, int64 (n, L - 1), IGNORED where they are padding."""
+    """The ids after the first of each row, int64 (n, L - 1); IGNORED for padding."""
     labels = block.ids[:, 1:].astype(np.int64, order="C")
     if block.filled is not None:
         labels[~block.filled[:, 1:]] = IGNORED
@@ -114,15 +114,15 @@ def _next(block: Block) -> torch.Tensor:
 
 
 def _positions(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, ... in each of stretches of these lengths, int64."""
+    """0, 1, ... in each stretch of these lengths, int64."""
     return np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths).repeat(lengths)
 
 
 def _filled_up(block: Block) -> np.ndarray:
-    """Tokens of each document, int64 (Q,), the padding of a row counted to its last."""
+    """Tokens of each document, int64 (Q,), with the padding of a row in its last document."""
     lengths, counts = block.documents
     if block.filled is None:
         return lengths
-    found = lengths.copy()
-    found[np.cumsum(counts) - 1] += block.ids.shape[1] - block.filled.sum(1)
-    return found
+    lengths = lengths.copy()
+    lengths[np.cumsum(counts) - 1] += block.ids.shape[1] - block.filled.sum(1)
+    return lengths

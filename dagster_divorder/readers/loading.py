@@ -1,8 +1,8 @@
 """The rows of an export in the order of the plan, for every rank and worker, and from any place.
 
 The stream is all epochs, one after another. Global batch i is its rows [i B, (i + 1) B); a step of it is world size x
-micro-batch rows, of which each rank reads its own micro-batch. So what all ranks have read is always a beginning of the
-stream, and one number, the samples in it, says where any other ranks go on. A last batch that is not whole is left out.
+micro-batch rows, a micro-batch for each rank. So all ranks together have always read a prefix of the stream, and one
+number, its samples, tells any other ranks where to go on. A last batch that is not full is left out.
 
 Letters: B rows of a global batch, T rows of all epochs.
 """
@@ -22,16 +22,16 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.readers.mixture import Mixture
-from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Place
+from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Position
 from dagster_divorder.readers.shards import check_state
 
 
 class SequenceDataset(Dataset[Any]):
-    """The rows of all epochs as a map-style dataset, which any sampler may read: row i is row i of the stream.
+    """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
-    A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: what a batch
-    looks like (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files.
-    path: the folder of an export, one that is open, or a mixture of several.
+    A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: of a batch
+    (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files. path: the
+    folder of an export, an open export, or a mixture of several.
 
     Raises:
         InputError: an unknown form; or as `open_export`.
@@ -60,7 +60,7 @@ class SequenceDataset(Dataset[Any]):
 
     @staticmethod
     def collate(block: Any) -> Any:
-        """A block as it is. Raises InputError for a list of rows, of a loader that does not call `__getitems__`."""
+        """The block itself. Raises InputError for a list of rows, from a loader that does not call `__getitems__`."""
         if isinstance(block, list):
             raise InputError(
                 "collate was given a list of rows, and this dataset reads a batch as one block, by __getitems__; "
@@ -72,19 +72,19 @@ class SequenceDataset(Dataset[Any]):
 class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    dataset: that of an export; or a BalancedSampler, and batches are of its rows. batch: rows of a global batch of all
-    ranks, by default the plan's, or the sampler's. micro_batch: rows that a rank reads at once, by default its whole
-    part. rank and world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last:
-    leave out the last batch if it is not whole; else it is read as far as it goes, its last step filled up with rows
-    that come first. Every rank has as many batches either way. An iteration begins at the start, or once where a state
-    that was loaded says; those of a BalancedSampler follow its epochs.
+    dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch of all ranks, by
+    default the plan's or the sampler's. micro_batch: rows that a rank reads at once, by default its whole part. rank,
+    world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last: leave out a last
+    batch that is not full; else it is read too, and its last step is filled up with the first rows of the stream, or of
+    the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the start, or once at a
+    loaded state; those of a BalancedSampler follow its epochs.
 
-    The position is kept by the iterator, which torchdata's StatefulDataLoader asks: it counts what the trainer was
-    given, whatever workers have read ahead. With a plain DataLoader nobody counts that: use SequenceStream.
+    The iterator keeps the position, and torchdata's StatefulDataLoader saves it: it counts the rows that the trainer
+    was given, not those that workers have read ahead. A plain DataLoader does not count them: use SequenceStream.
 
     Raises:
-        InputError: a rank that is not one of the world, a batch that world size x micro-batch do not divide, or one
-            that is larger than the export.
+        InputError: the rank is outside the world, world size x micro-batch does not divide the batch, or the batch is
+            larger than the export.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         self.sampler: BalancedSampler | None = None
         self.source: BalancedSampler | Export | Mixture
         if isinstance(dataset, BalancedSampler):
-            # Trainers look for set_epoch at `sampler`.
+            # Trainers call `sampler.set_epoch`.
             self.source = self.sampler = dataset
         else:
             self.source = dataset.export
@@ -127,7 +127,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin: Place | None = None
+        self._begin: Position | None = None
 
     def __iter__(self) -> MicroBatches:
         return MicroBatches(self)
@@ -136,28 +136,28 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """Micro-batches from the start to the end."""
         return -(-self.end // self.step)
 
-    def begin(self) -> Place:
-        """Where the next iteration begins."""
+    def begin(self) -> Position:
+        """The place where the next iteration begins."""
         place, self._begin = self._begin, None
         epoch = self.sampler.epoch if self.sampler else 0
-        return place if place and place.epoch == epoch else Place(epoch, 0)
+        return place if place and place.epoch == epoch else Position(epoch, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration begin there. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
+        """Begin the next iteration at a state. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
         if isinstance(self.source, BalancedSampler):
             self._begin = self.source.place(state)
             self.source.set_epoch(self._begin.epoch)
         else:
-            self._begin = Place(0, samples_in(state, self.source))
+            self._begin = Position(0, samples_in(state, self.source))
 
-    def state(self, place: Place) -> dict[str, Any]:
+    def state(self, place: Position) -> dict[str, Any]:
         """A place as plain numbers and text."""
         if self.sampler:
             return self.sampler.state(place)
         return {"samples": place.samples, "plan": self.source.plan}
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at the positions [begin, end) of an iteration; past its end, those that come first."""
+        """Rows at the positions [begin, end) of an iteration; past its end those that `drop_last` fills up with."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
         if end <= (rows := len(self.source)):
@@ -183,11 +183,11 @@ def _from_environment(name: str, default: int) -> int:
 
 
 class MicroBatches(Iteration[Sequence[int]]):
-    """One iteration of a GlobalBatchSampler. samples: rows of it that all ranks have been given."""
+    """One iteration of a GlobalBatchSampler. samples: its rows that all ranks have been given."""
 
     def __next__(self) -> Sequence[int]:
         sampler = self._sampler
-        # A step that begins before the end is read, unless it would have to be filled up.
+        # A last step that is not full is read without drop_last alone.
         if self.samples + (sampler.step if sampler.drop_last else 1) > sampler.end:
             if sampler.sampler:
                 sampler.sampler.end(self.epoch)
@@ -198,10 +198,10 @@ class MicroBatches(Iteration[Sequence[int]]):
 
 
 def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
-    """Rows of the stream that a state says have been read: {"samples": rows of all ranks, "plan": the fingerprint}.
+    """Rows of the stream that were read, by a state: {"samples": rows of all ranks, "plan": the fingerprint}.
 
     Raises:
-        InputError: it is no such state, is of another export, or lies beyond the end of this one.
+        InputError: the state is invalid, of another export, or beyond the end of this one.
     """
     check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
@@ -219,16 +219,16 @@ def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
 
 
 class SequenceStream(IterableDataset[Any]):
-    """This rank's micro-batches, one after another: iterate it as it is, without a DataLoader.
+    """This rank's micro-batches, one after another: iterate it directly, without a DataLoader.
 
-    Parameters are those of SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading itself
-    seldom needs one. `state_dict` is {"samples", "plan"}: what the trainer was given, not what was read ahead. A state
-    can be loaded with another world size, micro-batch, batch or number of workers, and costs the same wherever it
-    points. An iteration begins at the start, or once where a state that was loaded says.
+    Parameters are those of SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely
+    needs one. `state_dict` is {"samples", "plan"}: rows that the trainer was given, without those read ahead. A state
+    can be loaded with another world size, micro-batch, batch or number of workers; any place costs the same. An
+    iteration begins at the start, or once at a loaded state.
 
-    In somebody else's DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader
-    yields them in order. A state there, which StatefulDataLoader keeps, is a worker's own, and is refused where the
-    number of workers, ranks or rows of a step differ.
+    In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
+    them in order. There StatefulDataLoader keeps a state for each worker, which is refused where the number of workers,
+    ranks or rows of a step differs.
 
     Raises:
         InputError, StoreError: as SequenceDataset and GlobalBatchSampler.
@@ -276,11 +276,11 @@ class SequenceStream(IterableDataset[Any]):
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is; before it, where it will begin."""
+        """The place of the iteration; before it, the place where it will begin."""
         return {"samples": self._samples, "plan": self.dataset.export.plan} | self._share()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration begin there. Raises InputError as `samples_in`, or for a state of a worker's share."""
+        """Begin the next iteration at a state. Raises InputError as `samples_in`, or for a state of another worker."""
         check_state(state, samples=int, plan=str)
         if state.get("worker") != self._share().get("worker"):
             raise InputError(

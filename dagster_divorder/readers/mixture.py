@@ -1,12 +1,12 @@
-"""Several exports, pools that were prepared apart, read as one stream by exact quotas.
+"""Several exports, or pools, read as one stream by exact quotas.
 
 Letters: K pools, t a row of the stream, w_k a pool's part of the weights, P rows of a period.
 
-Guarantee: of the first t rows each pool has w_k t, within one, for every t: no lots are drawn, so a window of any
+Guarantee: of the first t rows each pool has w_k t, within one row, for every t. Nothing is random, so a window of any
 length has its quotas within two rows. The rows of a pool come in its own order, all of its epochs one after another,
-and then again from its beginning, as often as they are asked for.
-The order of the pools repeats after P rows, P being the common denominator of the weights, so any row is found by a
-division and a look into a table of P entries; the position of a reader is one number, as of one export.
+and then again from its beginning.
+The order of the pools repeats after P rows, the common denominator of the weights, so a division and a table of P
+entries give any row; the position of a reader is one number, as for one export.
 Source: Tijdeman 1980, The chairman assignment problem, whose bound is 1 - 1 / (2 K - 2), by earliest deadlines.
 Known weakness: a period is at most PERIOD rows; weights of a larger denominator are rounded to 1 / PERIOD of their sum.
 """
@@ -30,16 +30,16 @@ PERIOD = 100_000
 
 
 class Mixture:
-    """Several exports that are read as if they were one.
+    """Several exports, read as one.
 
         SequenceStream(Mixture({"code": 0.25, "prose": 0.75}, sequences=1_000_000))
 
     pools: weight, above 0, by the folder of an export; they need not sum to one. sequences: rows of the stream.
-    shares: the parts of the pools as they are read, exact. batch: the first pool's. A state names the pools' plans and
-    their shares, so that it is refused where either differs; the stream may be made longer.
+    shares: the exact parts of the pools. batch: the first pool's. A state depends on the pools' plans and shares and is
+    refused where either differs; the stream may become longer.
 
     Raises:
-        InputError: as `open_exports`; no pool, or a weight that is none, or is too small.
+        InputError: as `open_exports`; there is no pool, or a weight is invalid or too small.
         StoreError: as `open_exports`.
     """
 
@@ -100,7 +100,7 @@ class Mixture:
         return Block(ids, self.padded, documents)
 
     def read(self, samples: int) -> dict[str, float]:
-        """How often each pool has been read when so many rows of the stream have been, all of its epochs counting as
+        """How often each pool is read within the first `samples` rows of the stream; all of its epochs count as
         once."""
         periods, rest = divmod(samples, len(self._pool))
         rows = periods * self._parts + np.bincount(self._pool[:rest], minlength=len(self._parts))
@@ -111,7 +111,7 @@ class Mixture:
 
 
 def _parts(weights: Mapping[str, float]) -> list[int]:
-    """Whole numbers in the proportions of the weights, without a common divisor, that sum to PERIOD at most."""
+    """Whole numbers in the proportions of the weights, without a common divisor, of a sum up to PERIOD."""
     try:
         exact = [Fraction(str(weight)) for weight in weights.values()]
     except ValueError:
@@ -135,11 +135,11 @@ def _parts(weights: Mapping[str, float]) -> list[int]:
 
 
 def quotas(parts: Sequence[int]) -> list[int]:
-    """The pool of each row of a period of sum(parts) rows, in which pool k has parts[k].
+    """The pool of each row of a period of sum(parts) rows; pool k has parts[k] rows.
 
-    Row n of pool k, both from 0, may stand where that pool would else be behind by 1 / m of a row or more, m = 2 K - 2,
-    and must where it would else be behind by more than 1 - 1 / m: the first and last place are the two roundings below.
-    Of what may stand the one whose last place is nearest does.
+    With m = 2 K - 2, row n of pool k, both from 0, may be placed once the pool would otherwise be behind by 1 / m of a
+    row or more, and must be placed before it would be behind by more than 1 - 1 / m; the two roundings below are these
+    first and last places. Each place takes, of the rows that it may take, the one whose last place is nearest.
     """
     period, m = sum(parts), max(2 * len(parts) - 2, 1)
     coming: list[tuple[int, int, int]] = []
@@ -151,12 +151,12 @@ def quotas(parts: Sequence[int]) -> list[int]:
 
     for pool in range(len(parts)):
         enter(pool, 0)
-    made = []
+    pools = []
     for place in range(1, period + 1):
         while coming and coming[0][0] <= place:
             _, pool, row = heappop(coming)
             heappush(waiting, ((m * row + m - 1) * period // (m * parts[pool]), pool, row))
         _, pool, row = heappop(waiting)
-        made.append(pool)
+        pools.append(pool)
         enter(pool, row + 1)
-    return made
+    return pools

@@ -1,4 +1,4 @@
-"""Rows of the exports that are files of raw ids, little-endian: OLMo-core's and Megatron's."""
+"""Rows of exports in files of raw ids, little-endian: OLMo-core's and Megatron's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.readers.files import Files
+from dagster_divorder.readers.files import Files, padded_rows
 
 IDX_HEAD = 34
 """Bytes of a Megatron `.idx` before the lengths of its items."""
 
 
 class Documents:
-    """Where the documents of rows are. lengths: tokens of each, int32 (Q,); begins: of each row's, int64 (R + 1,)."""
+    """Documents of rows. lengths: tokens of each, int32 (Q,). begins: first document of each row, int64 (R + 1,)."""
 
     def __init__(self, lengths: np.ndarray, begins: np.ndarray) -> None:
         self._lengths, self._begins = lengths, begins
@@ -26,7 +26,7 @@ class Documents:
 
 
 class FixedRows(Documents):
-    """A `Source` (readers/export.py) of files that hold L ids a row, in the order of their names."""
+    """A `Source` (readers/export.py) of files with L ids a row, in the order of their names."""
 
     def __init__(
         self,
@@ -41,20 +41,16 @@ class FixedRows(Documents):
         self._files, self._names, self._length = files, names, manifest["sequence_length"]
         files.pin(names)
 
-    def _file(self, number: int) -> np.ndarray:
-        return self._files.map(self._names[number]).view(self.dtype).reshape(-1, self._length)
-
     def ids(self, first: int, end: int) -> np.ndarray:
-        begins = self._first_rows
-        found = [
-            self._file(number)[max(first - begins[number], 0) : end - begins[number]]
-            for number in range(bisect_right(begins, first) - 1, bisect_left(begins, end))
-        ]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        begins, parts = self._first_rows, []
+        for number in range(bisect_right(begins, first) - 1, bisect_left(begins, end)):
+            rows = self._files.map(self._names[number]).view(self.dtype).reshape(-1, self._length)
+            parts.append(rows[max(first - begins[number], 0) : end - begins[number]])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class PackedRows(Documents):
-    """The same of one file that holds rows without their padding. items: bytes before each document, int64 (Q,)."""
+    """A `Source` of one file of rows without their padding. items: bytes before each document, int64 (Q,)."""
 
     def __init__(
         self,
@@ -72,20 +68,19 @@ class PackedRows(Documents):
         lengths, counts = self.documents(first, end)
         begin = int(self._items[self._begins[first]]) // self.dtype.itemsize
         tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)
-        rows = np.full((end - first, self._length), self._padding, self.dtype)
-        rows[np.arange(self._length) < tokens[:, None]] = self._all[begin : begin + int(tokens.sum())]
-        return rows
+        ids = self._all[begin : begin + int(tokens.sum())]
+        return padded_rows(ids, tokens, self._length, self._padding)
 
 
 def olmo(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows, np.ndarray | None]:
-    """The rows of an `olmo` export, and what each epoch reads of them."""
+    """The rows of an `olmo` export, and those of each epoch."""
     names = sorted(name for name in manifest["files"] if name.startswith("train-") and name.endswith(".npy"))
     documents = files.array("doc_lengths.npy"), files.array("doc_rows.npy")
     return FixedRows(files, names, manifest, documents), _epochs(files, manifest)
 
 
 def megatron(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows | PackedRows, np.ndarray | None]:
-    """The same of a `megatron` export."""
+    """The rows of a `megatron` export, and those of each epoch."""
     tokens, index = files.named(".bin"), files.map(files.named(".idx"))
     items = int(np.frombuffer(index, "<u8", 1, 18)[0])
     documents = np.frombuffer(index, "<i4", items, IDX_HEAD), files.array("doc_rows.npy")
@@ -97,7 +92,7 @@ def megatron(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows | Packed
 
 
 def _epochs(files: Files, manifest: dict[str, Any]) -> np.ndarray | None:
-    """The rows that each epoch reads, int64 (E, R), where more than one is stored."""
+    """The rows of each epoch, int64 (E, R); None where one is stored."""
     return (
         files.array("epochs.npy") if any(name.endswith("epochs.npy") for name in manifest["files"]) else None
     )

@@ -1,15 +1,15 @@
-"""The rows of a table in a balanced order, another one each epoch, for any loader that takes a sampler.
+"""The rows of a table in a balanced order, a new one each epoch, for any loader that takes a sampler.
 
 Letters: N rows, E epochs of the table in one iteration, B rows of a global batch, W ranks.
 
-The first epoch has the order of `divorder.order`, later ones have those of `core.order.epochs`: a row comes again after
-nearly a whole epoch. Seeds by epoch would bring some rows again at once, where a training's loss dips and then jumps.
-A place is (iteration, rows of it that all ranks were given), so any other ranks can go on there.
+The first epoch has the order of `divorder.order`, later ones those of `core.order.epochs`: a row comes again after
+nearly a whole epoch. New seeds for each epoch would bring some rows again at once, and the training loss would dip and
+then jump. A place is (iteration, rows of it that all ranks were given), so any other ranks can go on there.
 
-Cost: an order for each epoch, when its first row is asked for. Memory: two orders of N int64, the first epoch's and the
-last one asked for, whatever the number of epochs, and the items (some 70 bytes a row for three columns of categories).
-Every rank computes the same order for itself.
-Known weakness: a sampler knows what was drawn from it, not what the trainer was given; see `BalancedSampler`.
+Cost: an order for each epoch, when its first row is needed. Memory: two orders of N int64, the first epoch's and the
+last used, for any number of epochs, and the items (some 70 bytes a row for three columns of categories). Every rank
+computes the same order for itself.
+Known weakness: a sampler knows the rows drawn from it, not those that the trainer was given; see `BalancedSampler`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_TEXT = 200
 """Characters of an argument in a state."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """epoch: the iteration, from 0; samples: its rows that all ranks were given."""
 
     epoch: int
@@ -45,25 +45,25 @@ class Place(NamedTuple):
 class BalancedSampler(Sampler[int]):
     """Row numbers of a table in an order in which every window carries the table's own mix: the `sampler` of a loader.
 
-    table, by, arguments: as `divorder.order` has them (tokens, strategy, seed, targets, ...). The table is the data set
+    table, by, arguments: as in `divorder.order` (tokens, strategy, seed, targets, ...). The table is the data set
         itself, or any table with a row for each of its items: `{"topic": topics}`. It is read once and not kept.
-    batch_size: B. Orders of later epochs are made of whole batches; `GlobalBatchSampler(sampler)` reads as many rows.
-    epochs: E. By default 1: an iteration is one epoch. More come one after another in one iteration, for trainers that
+    batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
+    epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
         go through a loader once.
 
-    After an iteration that was read to its end the next epoch follows. `set_epoch` sets any other one; its order is the
-    same whatever was read before.
+    After an iteration that was read to its end the next epoch follows. `set_epoch` sets any other; its order does not
+    depend on what was read before.
 
     A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
     drawn. With a DataLoader without workers these are the rows that the trainer was given; workers draw ahead of it.
     StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
     own steps can write its place into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
 
-    The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; so do
-    accelerate and the trainers of Hugging Face and TRL, to which the sampler itself goes.
+    The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; accelerate
+    and the trainers of Hugging Face and TRL take the sampler itself and do so too.
 
     Raises:
-        InputError: the table has no rows, or an argument cannot be used.
+        InputError: the table has no rows, or an argument is invalid.
     """
 
     path = "the table"
@@ -89,11 +89,11 @@ class BalancedSampler(Sampler[int]):
             "epochs": self.epochs,
             **{name: _text(value) for name, value in arguments.items()},
         }
-        """What a state says of its sampler, so that another one can tell what differs."""
+        """Part of a state, so that another sampler can say in which arguments it differs."""
         decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
-        self._begin: Place | None = None
+        self._begin: Position | None = None
         self._reading: RowNumbers | None = None
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class BalancedSampler(Sampler[int]):
         return self._reading
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this one, from 0. A place inside another one is forgotten.
+        """Set the number of the next iteration, from 0. A place inside another iteration is dropped.
 
         Raises:
             InputError: it is no whole number of 0 or more.
@@ -114,18 +114,18 @@ class BalancedSampler(Sampler[int]):
         if epoch != self.epoch:
             self.epoch, self._begin, self._reading = epoch, None, None
 
-    def begin(self) -> Place:
-        """Where the next iteration begins: at its start, or once where a state that was loaded says."""
+    def begin(self) -> Position:
+        """The place where the next iteration begins: its start, or once a loaded state."""
         place, self._begin = self._begin, None
-        return place or Place(self.epoch, 0)
+        return place or Position(self.epoch, 0)
 
     def end(self, epoch: int) -> None:
-        """An iteration was read to its end: the next one follows."""
+        """Go on to the next iteration after one that was read to its end."""
         if epoch == self.epoch:
             self.set_epoch(epoch + 1)
 
     def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at the positions [begin, end) of an iteration; past its end, those at its last epoch's beginning."""
+        """Rows at the positions [begin, end) of an iteration; past its end, the first rows of its last epoch."""
         rows: list[int] = []
         for turn in range(begin // self.rows, -(-end // self.rows)):
             order = self.order(epoch * self.epochs + min(turn, self.epochs - 1))
@@ -134,37 +134,37 @@ class BalancedSampler(Sampler[int]):
         return rows
 
     def row_at(self, epoch: int, position: int) -> int:
-        """The row at one position of an iteration, as `rows_at` has it."""
+        """The row at one position of an iteration, as in `rows_at`."""
         turn, at = divmod(position, self.rows)
         return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of an epoch of the table, from 0: (N,), position -> row. One is kept beside the first."""
+        """The order of an epoch of the table, from 0: position -> row, (N,). The first and the last used are kept."""
         if epoch != self._epoch_kept:
             self._order, self._epoch_kept = self._planned.order(epoch), epoch
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is; before it or at its end, where the next one begins."""
+        """The place of the iteration; before it or at its end, the place where the next one begins."""
         if self._begin is None and self._reading is not None:
             return self._reading.state_dict()
-        return self.state(self._begin or Place(self.epoch, 0))
+        return self.state(self._begin or Position(self.epoch, 0))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration begin there. Raises InputError as `place`."""
+        """Begin the next iteration at a state. Raises InputError as `place`."""
         place = self.place(state)
         self.set_epoch(place.epoch)
         self._begin = place
 
-    def state(self, place: Place) -> dict[str, Any]:
+    def state(self, place: Position) -> dict[str, Any]:
         """A place as plain numbers and text."""
         return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
 
-    def place(self, state: Mapping[str, Any]) -> Place:
-        """What a state says.
+    def place(self, state: Mapping[str, Any]) -> Position:
+        """The place of a state.
 
         Raises:
-            InputError: it is no such state, is of another table or other arguments, or lies beyond the iteration's end.
+            InputError: the state is invalid, of another table or other arguments, or beyond the iteration's end.
         """
         check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
         if state["plan"] != self.plan:
@@ -178,7 +178,7 @@ class BalancedSampler(Sampler[int]):
                 f"the state is of another order: {', '.join(differ) or 'the values of the table differ'}; resume with "
                 "the table and the arguments that the state was saved with"
             )
-        place = Place(int(state["epoch"]), int(state["samples"]))
+        place = Position(int(state["epoch"]), int(state["samples"]))
         if place.epoch < 0 or not 0 <= place.samples <= len(self):
             raise InputError(
                 f"the state says that {place.samples} samples of epoch {place.epoch} were read; expected 0 to "
@@ -187,8 +187,8 @@ class BalancedSampler(Sampler[int]):
         return place
 
     def under(self, positions: Sampler[int]) -> RowsAt:
-        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs: that
-        sampler says how often and in which groups, this one says which rows.
+        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs. That
+        sampler decides repetitions and groups, this one the rows.
 
         positions: a sampler of 0 to N - 1 that does not shuffle, over the data that the trainer reads.
 
@@ -198,15 +198,16 @@ class BalancedSampler(Sampler[int]):
         return RowsAt(self, positions)
 
     def kept(self, batches: Iterable[Iterable[int]], epoch: int = 0) -> Kept:
-        """How many of the global batches that a trainer read hold this sampler's rows: `kept(...).text`.
+        """How many of the global batches that a trainer read have this sampler's rows: `kept(...).text`.
 
         batches: row numbers of each optimizer step of an iteration, over all ranks, in the order of training: lists,
-        arrays or tensors, of which the last may be shorter. The order inside a batch has no meaning.
+        arrays or tensors; the last may be shorter. The order inside a batch has no meaning.
 
         Raises:
             InputError: there are no batches, or one before the last is of another size.
         """
-        from dagster_divorder.trainers import compare
+        from dagster_divorder.trainers.compare import compare
+        from dagster_divorder.trainers.trainer import consecutive
 
         read = [np.asarray(batch, np.int64).ravel() for batch in batches]
         if not read or not read[0].size:
@@ -217,19 +218,19 @@ class BalancedSampler(Sampler[int]):
                 raise InputError(
                     f"batch {at} has {batch.size} rows and the first has {size}; expected as many in each but the last"
                 )
-        wanted = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
-        return compare(_in_batches(np.concatenate(read), size), _in_batches(wanted, size))
+        plan = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
+        return compare(*(consecutive(rows, size, drop_last=False) for rows in (np.concatenate(read), plan)))
 
 
 class Iteration(Iterator[Item]):
-    """One iteration of a sampler. epoch: which; samples: its rows that all ranks were given."""
+    """One iteration of a sampler. epoch: its number; samples: its rows that all ranks were given."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.epoch, self.samples = sampler.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._sampler.state(Place(self.epoch, self.samples))
+        state: dict[str, Any] = self._sampler.state(Position(self.epoch, self.samples))
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -286,13 +287,8 @@ class RowsAt(Sampler[int]):
 
 
 def _text(value: Any) -> str:
-    """An argument, for people; a long one by its beginning and a hash."""
+    """An argument as text; the beginning and a hash of a long one."""
     text = getattr(value, "__qualname__", None) or str(value)
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}... {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
-
-
-def _in_batches(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """(n,) -> (batches, size), the last one filled with -1."""
-    return np.append(rows, np.full(-len(rows) % size, -1)).reshape(-1, size)

@@ -1,7 +1,7 @@
-"""Shards that are read one after another, and going on inside one of them.
+"""Shards that are read one after another, and how to go on inside one of them.
 
-The way of TokenShard (On Shuffling Tokens): the list of shards is turned round to begin with the one
-that was interrupted, so that only what was read of that one is skipped. Small shards make the skipping short.
+As in TokenShard (On Shuffling Tokens) the list of shards is rotated to begin with the interrupted one, so that only the
+items read from it are skipped. Small shards keep that short.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DATA = re.compile(r"train-.*\.(parquet|npy|ds|bin)|shard\..*\.mds|chunk-.*\.bin|
 
 
 class Rotated(NamedTuple):
-    """files: all files of sequences of an export, the one in which training goes on first, those before it last.
-    offset: sequences of the first one that were read. passed: times that all files were read to their end."""
+    """files: all files of sequences of an export, beginning with the one in which training goes on. offset: sequences
+    read from that file. passed: times that all files were read to their end."""
 
     files: list[Path]
     offset: int
@@ -33,11 +33,11 @@ class Rotated(NamedTuple):
 
 
 def rotate_shards(export: str | Path, samples: int) -> Rotated:
-    """Where a trainer that reads the files of an export in a row goes on after so many sequences. Only the manifest is
-    read.
+    """Where a trainer that reads the files of an export in a row goes on after `samples` sequences. Reads the manifest
+    alone.
 
     Raises:
-        InputError: as `open_export`; fewer than no sequences; the export is text, or its rows are laid for ranks, which
+        InputError: as `open_export`; `samples` is negative; the export is text, or its rows are laid for ranks, which
             read parts of the files.
     """
     path = Path(export).absolute()
@@ -63,18 +63,18 @@ def rotate_shards(export: str | Path, samples: int) -> Rotated:
 
 
 def check_state(state: Any, **types: type) -> None:
-    """See that what is to be resumed from holds values of these types, as a `state_dict` here does.
+    """Check that a state to resume from has values of these types, as a `state_dict` of this package does.
 
     Raises:
-        InputError: it does not.
+        InputError: it has not.
     """
-    # NumPy's whole numbers will do, True will not.
-    kinds = {name: Integral if of is int else of for name, of in types.items()}
+    # NumPy's whole numbers are accepted, True is not.
+    kinds = {name: Integral if kind is int else kind for name, kind in types.items()}
     if not isinstance(state, Mapping) or not all(
         isinstance(state.get(name), kind) and not isinstance(state[name], bool)
         for name, kind in kinds.items()
     ):
-        expected = ", ".join(f"{name!r}: {of.__name__}" for name, of in types.items())
+        expected = ", ".join(f"{name!r}: {kind.__name__}" for name, kind in types.items())
         raise InputError(
             f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() gives it: "
             "load what was saved of this stream, not the checkpoint around it"
@@ -82,11 +82,11 @@ def check_state(state: Any, **types: type) -> None:
 
 
 class ShardStream(Generic[Item]):
-    """What is in shards that can only be read from their beginning, such as compressed text, one after another, again
-    for each epoch; `open_shard` gives what is in one, from its start.
+    """Items of shards that can only be read from their beginning, such as compressed text, one shard after another,
+    again for each epoch. open_shard: gives the items of a shard, from its start.
 
-    An iteration begins where the last one, or a state that was loaded, left off: {"shard": the shard's name, "passed":
-    shards read to their end before it, "offset": items of it that were yielded}.
+    An iteration goes on where the last one, or a loaded state, ended: {"shard": the shard's name, "passed": shards read
+    to their end before it, "offset": items of it that were yielded}.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class ShardStream(Generic[Item]):
             self._passed, self._offset = passed + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is."""
+        """The place of the iteration."""
         name = self._shards[self._passed % len(self._shards)]
         return {"shard": name, "passed": self._passed, "offset": self._offset}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. Raises InputError if it is no such state, or that shard is not where it was in the list."""
+        """Go on at a state. Raises InputError if it is invalid, or if the shard has another place in the list."""
         check_state(state, shard=str, passed=int, offset=int)
         if not 0 <= state["passed"] <= self._epochs * len(self._shards) or state["offset"] < 0:
             raise InputError(

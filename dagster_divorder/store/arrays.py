@@ -1,7 +1,7 @@
 """Named NumPy arrays, or an Arrow table, as one immutable byte string, and back.
 
 The formats are safetensors (a JSON header and raw little-endian buffers) and Arrow IPC: no pickle, and other tools read
-them. A packed file carries a hash of each array in its header, so that one array can be read and trusted alone.
+them. The header of a packed file holds a hash of each array, so that one array can be read and verified alone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ _HEADER_LIMIT = 1 << 20
 
 
 def pack(arrays: Mapping[str, np.ndarray], owner: str = "") -> bytes:
-    """Arrays to bytes; the same arrays give the same bytes.
-
-    owner: whose arrays they are, which `unpack_some` asks for, so that it never takes another's.
-    """
+    """Arrays to bytes; the same arrays give the same bytes. owner: enters the hashes, and `unpack_some` checks it."""
     stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    # One entry: safetensors writes several in no fixed order.
+    # One entry of metadata: safetensors writes several in no fixed order.
     hashes = {
         name: _hash(owner, name, array.dtype, array.shape, array.data)
         for name, array in sorted(stored.items())
@@ -49,13 +46,13 @@ def pack(arrays: Mapping[str, np.ndarray], owner: str = "") -> bytes:
 
 
 def _hash(owner: str, name: str, dtype: Any, shape: Sequence[int], data: Any) -> str:
-    """xxh3-128, in hex, of an array: its bytes, what makes them one, and whose it is."""
+    """xxh3-128, in hex, of an array's bytes, name, dtype, shape and owner."""
     about = repr((owner, name, np.dtype(dtype).str, tuple(shape)))
     return xxhash.xxh3_128_hexdigest(data, seed=xxhash.xxh3_64_intdigest(about.encode()))
 
 
 def compact(numbers: np.ndarray) -> np.ndarray:
-    """Whole numbers of 0 or more in half the memory, uint32, where they fit."""
+    """Whole numbers of 0 or more as uint32 where they fit."""
     return numbers.astype(np.uint32, copy=False) if numbers.max(initial=0) < 1 << 32 else numbers
 
 
@@ -65,7 +62,7 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
 
 
 class MappedFile(io.RawIOBase):
-    """A file mapped into memory. What is read of it is a view, which goes on when the file is closed."""
+    """A file mapped into memory. Reads give views, which stay valid after the file is closed."""
 
     def __init__(self, path: Path) -> None:
         self._data = np.memmap(path, np.uint8, "r").data
@@ -81,13 +78,13 @@ class MappedFile(io.RawIOBase):
 
 
 def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
-    """Some arrays of an open packed file; nothing else of it is read.
+    """The named arrays of an open packed file; reads these and the header alone.
 
     Raises:
-        ValueError: the file is damaged, has no such array, or is not this owner's.
+        ValueError: the file is damaged, has no such array, or has another owner.
     """
     try:
-        held = file.seek(0, os.SEEK_END)
+        file_size = file.seek(0, os.SEEK_END)
         file.seek(0)
         size = int.from_bytes(file.read(8), "little")
         header = orjson.loads(file.read(size) if size <= _HEADER_LIMIT else b"")
@@ -97,7 +94,7 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
             start, end = header[name]["data_offsets"]
             dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
             file.seek(8 + size + start)
-            data = file.read(min(end - start, held))
+            data = file.read(min(end - start, file_size))
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
                 raise ValueError(f"{name} does not hash to what its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))
@@ -131,10 +128,10 @@ def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
 
 
 def unpack_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """A Parquet file, or some columns of it, as a table."""
+    """A Parquet file as a table. columns: None reads all."""
     import pyarrow.parquet as pq
 
-    # On this thread alone: Arrow's own, only just begun, abort a process that ends with the table's last line.
+    # On this thread alone: a process that ends right after the read aborts if Arrow has just begun threads of its own.
     file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
     return file.read(columns=columns, use_threads=False)
 
@@ -146,7 +143,7 @@ def pack_rows(rows: list[dict[str, Any]]) -> bytes:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """What `pa.array` makes of plain values, which imports pandas (0.4 s): not for words, nor for fractions or None."""
+    """`pa.array` of plain values; it imports pandas (0.4 s), so text and floats go another way."""
     kinds = {type(value) for value in values}
     if kinds == {str}:
         return text_array(values).cast(pa.string())

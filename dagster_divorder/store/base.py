@@ -1,14 +1,14 @@
-"""What a store is, wherever it lies: immutable files by name, one state that is replaced, and a lease.
+"""What a store is at any place: immutable files by name, one state that is replaced, and a lease.
 
-Guarantee: a name is either absent or complete, so that neither a killed process nor a full disk leaves a half-written
-file under its name.
+Guarantee: a name is either absent or complete: neither a killed process nor a full disk leaves a half-written file
+under its name.
 
-A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
-file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
-its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
-made again. Since such a name says what is in it, any number of processes may put it: they put the same.
+A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: reading
+finds a file that is damaged or lies under another's name, and one listing of a folder tells which results are present.
+A damaged or missing file raises DamagedFileError; `pipeline.repair` makes it again where it can. Any number of
+processes may put such a name: they all put the same bytes.
 
-A store is built on a *folder*: what lies at a place. Input is found in folders too, and outputs are written into them.
+A store is built on a *folder*: the files at a place. Input is found in folders too, and outputs are written into them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FORMAT_VERSION = 4
 FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
 STATE = "state.json"
-"""What the stages have made (`store.state`)."""
+"""File of the state (`store.state`)."""
 LEASE_FILE = "lease"
 TEMPORARY = ".divorder-tmp-"
-"""How names of half-written files begin; no other program's do."""
+"""Prefix of the names of half-written files; no other program uses it."""
 
 Bytes = bytes | bytearray | memoryview
 Data = Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]
-"""What a file is written of: bytes, chunks of them, or a function that writes to the open file."""
+"""The content of a file: bytes, chunks of bytes, or a function that writes to the open file."""
 
 Listed = TypeVar("Listed")
 
@@ -67,25 +67,25 @@ OURS = re.compile(
         ]
     )
 )
-"""Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
+"""Names that this package writes into a store. Files with other names are never touched."""
 
 
 def temporary_name() -> str:
-    """A new name for what is half-written or temporary."""
+    """A new name for a half-written or temporary file."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
-Check = Callable[[], object]
-"""Raises where what comes next must not be done."""
+Guard = Callable[[], object]
+"""Raises where the next step must not be taken."""
 
 
 Entry = RemoteFile | Literal["file", "folder", "neither"]
-"""What a name in a folder stands for: a file at a URL is what is known of it, one of this machine just "file". A link
-to nothing, for example, is neither file nor folder."""
+"""What is under a name in a folder: "file" on this machine, a RemoteFile at a URL. A broken link, for example, is
+neither file nor folder."""
 
 
 class Stat(NamedTuple):
-    """Bytes of a file, and when it was written, in seconds since 1970."""
+    """Size of a file in bytes, and when it was written, in seconds since 1970."""
 
     size: int
     modified: float
@@ -96,16 +96,16 @@ def is_file(entry: Entry) -> bool:
 
 
 def source_of(path: str, entry: Entry) -> Source | None:
-    """The file that an entry at a path stands for, None if it is none."""
+    """The file at a path with this entry; None if the entry is no file."""
     if entry == "file":
         return Path(path)
     return entry if isinstance(entry, RemoteFile) else None
 
 
 class Folder(ABC):
-    """A folder at a place. Some verbs take names of its files, which may lie in its neighbour too; what only looks
-    takes the path or URL of anything in it. Another process may write a file that this one publishes, but not into a
-    dataset of the Hub."""
+    """A folder at a place. Methods take names of its files, which may lie in its neighbour too; `entry`, `entries` and
+    `stats` take a path or URL in it. A file may be written by another process than the one that publishes it, but not
+    in a dataset of the Hub."""
 
     atomic = False
     """Whether `publish` changes all files at once."""
@@ -118,40 +118,40 @@ class Folder(ABC):
 
     @abstractmethod
     def entry(self, path: str) -> Entry:
-        """What is at a path or URL in this folder; of folders of an object store only `entries` knows.
+        """What is at a path or URL in this folder. Of an object store it sees files only; `entries` sees folders.
 
         Raises:
-            InputError: what is at the URL cannot be reached.
-            OSError: what is at the path cannot be looked at.
+            InputError: the URL cannot be reached.
+            OSError: the path cannot be inspected.
         """
 
     @abstractmethod
     def entries(self, path: str) -> dict[str, Entry]:
-        """What the folder at a path or URL in this folder, or beside it, directly holds, by name; empty where there is
-        no such folder.
+        """The entries directly in the folder at a path or URL in this folder, or beside it, by name; empty where there
+        is no such folder.
 
         Raises:
             InputError, OSError: as `entry` does.
         """
 
     def stats(self, path: str) -> dict[str, Stat]:
-        """Size and date of each file that the folder at a path or URL directly holds, by name."""
+        """Size and date of each file directly in the folder at a path or URL, by name."""
         stats = {}
         for name, entry in self.entries(path).items():
             if isinstance(entry, RemoteFile):
                 stats[name] = Stat(entry.size, entry.modified)
             elif is_file(entry):
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    known = os.stat(os.path.join(path, name))
-                    stats[name] = Stat(known.st_size, known.st_mtime)
+                    status = os.stat(os.path.join(path, name))
+                    stats[name] = Stat(status.st_size, status.st_mtime)
         return stats
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file that is directly in it or in its neighbour, by name; empty where there is no folder."""
+        """Bytes of each file directly in the folder or in its neighbour, by name; empty where there is no folder."""
         return {name: stat.size for name, stat in self._in_both(self.stats).items()}
 
     def names(self) -> Collection[str]:
-        """Names of whatever is directly in it or in its neighbour."""
+        """Names of files and folders directly in the folder or in its neighbour."""
         return self._in_both(self.entries).keys()
 
     def _in_both(self, look: Callable[[str], Mapping[str, Listed]]) -> dict[str, Listed]:
@@ -180,7 +180,7 @@ class Folder(ABC):
             return file.read()
 
     def temporary(self) -> list[str]:
-        """Names of what is half-written in it, by this process or by any other."""
+        """Names of half-written files in the folder, of any process."""
         return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     @abstractmethod
@@ -191,19 +191,18 @@ class Folder(ABC):
     def create(
         self, name: str, temporary: str, *, lasting: bool = True
     ) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
-        end."""
+        """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
 
     @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
-        """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
-        the stale ones. `check` is called before each step, and stops it by raising."""
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
+        """Give files their names, `last` at the end; then remove the stale files. staged: temporary names, by name.
+        check: called before each step; it stops the rest by raising."""
 
-    def write(self, files: Mapping[str, Data], check: Check = lambda: None) -> None:
+    def write(self, files: Mapping[str, Data], check: Guard = lambda: None) -> None:
         """Write files, all or none, and publish them, the last one last.
 
         Raises:
-            StoreError: the disk is full (DiskFullError) or the folder is not writable; what was there is still whole.
+            StoreError: the disk is full (DiskFullError) or the folder is not writable; old files are still whole.
         """
         staged, last = {name: temporary_name() for name in files}, [*files][-1]
         size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
@@ -218,7 +217,7 @@ class Folder(ABC):
                             file.writelines([data] if isinstance(data, Bytes) else data)
                 self.publish(staged, last, (), check)
             except BaseException:
-                # First, so that the message counts its space as free.
+                # Before `explaining`, so that the message counts their space as free.
                 with contextlib.suppress(OSError):
                     self.delete(staged.values())
                 raise
@@ -227,36 +226,35 @@ class Folder(ABC):
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
-        """Remove files, those that are there; from a dataset that is prepared, when it is published."""
+        """Remove files; missing ones are no error. A prepared dataset of the Hub removes them when it publishes."""
 
     def release(self) -> None:  # noqa: B027
-        """Give back what this process holds for it, once nothing more is written."""
+        """Free the resources of this process, once nothing more is written."""
 
     @abstractmethod
     def explaining(
         self, name: str = "", size: int = 0, what: str = "it"
     ) -> contextlib.AbstractContextManager[None]:
-        """Turns what goes wrong with a file into a StoreError; `what` takes about `size` bytes."""
+        """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
 
 
 class Store(ABC):
-    """A store: one that is new, empty, or a store already, never a place with files of others in it.
+    """A store at a place that is new, empty, or a store already, never one with other files in it.
 
-    `place` is where it lies, as it was given, for people; `real_place` the same whatever way leads there; `folder` what
-    lies there. A backend is its verbs: `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
+    place: as it was given, for messages. real_place: the same for every path that leads there. folder: at the place.
+    A backend implements `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
     """
 
     place: str
     real_place: str
     folder: Folder
     about_file: str = FORMAT_FILE
-    """Name of the file that says what the store is: of which format and version, and its id."""
+    """Name of the file that holds the store's format, version and id."""
 
     @abstractmethod
     def open(self, *, create: bool = True) -> Store:
-        """Check that the place is a store of this version and return self; make it where it is none yet and `create`.
-
-        Without `create` a place where nothing is, is an empty store.
+        """Check that the place is a store of this version and return self. create: make a store at an empty place;
+        without it an empty place counts as an empty store.
 
         Raises:
             StoreError: the place holds other files, cannot be made or written, or is a store of another version.
@@ -274,14 +272,14 @@ class Store(ABC):
         return sorted(f"{folder}/{name}" for name, entry in entries if entry == "folder")
 
     def stats(self, folder: str) -> dict[str, Stat]:
-        """What is known of each complete file directly in a folder, by name, sorted."""
+        """Size and date of each complete file directly in a folder, by name, sorted."""
         stats = sorted(self.folder.stats(self.where(folder)).items())
         return {f"{folder}/{name}": stat for name, stat in stats if not name.startswith(TEMPORARY)}
 
     def exists(self, name: str) -> bool:
         try:
             return is_file(self.folder.entry(self.where(name)))
-        except OSError:  # what cannot be looked at cannot be read
+        except OSError:  # a file that cannot be inspected cannot be read
             return False
 
     def read(self, name: str) -> bytes:
@@ -301,7 +299,7 @@ class Store(ABC):
         return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
 
     def open_file(self, name: str) -> IO[bytes]:
-        """A file to read parts of.
+        """A file open for reading, for parts of it.
 
         Raises:
             OSError or DamagedFileError: there is no such file.
@@ -310,26 +308,23 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, name: str, data: Data, *, replace: bool = False) -> str:
-        """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
+        """Write a file whole or not at all; returns its name. An existing file stays as it is unless `replace`."""
 
     @abstractmethod
     def delete(self, *names: str) -> None:
-        """Remove files, those that are there. For who holds the lease."""
+        """Remove files; missing ones are no error. The caller holds the lease."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
-        """Name -> bytes of every file that this package has written, half-written ones too.
-
-        A place may have come to hold other files, wherever they are from; they are nobody's business here.
-        """
+        """Name -> bytes of every file that this package has written, half-written ones too; other files are ignored."""
 
     @abstractmethod
     def local(self, name: str) -> Path:
-        """A file, or a folder (whose name has no dot) of files, on this machine's disk, for memory maps and for
-        libraries that read folders. Where it is missing a backend may say so, or leave it to who opens the file.
+        """A file, or a folder (its name has no dot), on this machine's disk, for memory maps and for libraries that
+        read folders.
 
         Raises:
-            DamagedFileError: there is no such file.
+            DamagedFileError: there is no such file; some backends leave this to the code that opens it.
         """
 
     @abstractmethod
@@ -344,7 +339,7 @@ class Store(ABC):
         """
 
     def check(self) -> None:  # noqa: B027
-        """See that the lease is still held, before a step that cannot be taken back: that of a folder always is.
+        """Check that the lease is still held, before a step that cannot be undone. On a folder it always is.
 
         Raises:
             LeaseLostError: another run has taken it over.
@@ -352,22 +347,22 @@ class Store(ABC):
 
     @abstractmethod
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
-        """An empty folder on this machine's disk for temporary files, removed at the end. `size` is about how many
-        bytes `what` takes, for the message where the disk is full.
+        """An empty folder on this machine's disk for temporary files, removed at the end. size: about how many bytes
+        `what` takes, for the message where the disk is full.
 
         Raises:
-            StoreError: the folder cannot be made; DiskFullError also where the disk is full meanwhile.
+            StoreError: the folder cannot be made, or the disk fills up while it is used (DiskFullError).
         """
 
     @abstractmethod
     def clear_scratch(self) -> None:
-        """Remove what killed processes left in `scratch`. For who holds the lease: nobody else uses it then."""
+        """Remove files of killed processes from `scratch`. The caller holds the lease, so no other process uses it."""
 
     def where(self, name: str) -> str:
-        """Where a name lies, for people.
+        """The path or URL of a name.
 
         Raises:
-            StoreError: the name, which may come from a file that was tampered with, leads out of the store.
+            StoreError: the name leads out of the store; it may come from a file that was tampered with.
         """
         return f"{self.place}/{checked(name, self.place)}"
 
@@ -375,14 +370,14 @@ class Store(ABC):
 
     @property
     def id(self) -> str:
-        """32 hex digits, drawn when the store was made; empty where there is none yet."""
+        """32 hex digits, drawn when the store is made; empty before."""
         return str(self._about()["id"]) if self.exists(self.about_file) else ""
 
     def _about(self) -> dict[str, Any]:
-        """What the format file says.
+        """The content of the format file.
 
         Raises:
-            StoreError: it is not one of this version.
+            StoreError: it is damaged or of another version.
         """
         data = self.read(self.about_file)
         about = json_object(data)
@@ -409,26 +404,25 @@ class Store(ABC):
     # Hashed files -------------------------------------------------------------------------------------------------
 
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
-        """Put bytes under a name that carries the hash of them and of itself."""
+        """Put bytes under a hashed name; returns the name."""
         prefix = f"{folder}/{key}"
         return self.put(f"{prefix}.{_hash_of(prefix, extension, data)}.{extension}", data)
 
     def hashed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the hashed files in a folder (the first by name if a key is there twice).
+        """Key -> name of the hashed files in a folder; the first by name where a key has several.
 
-        Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
-        there was promised one.
+        The lookup of a missing key raises DamagedFileError: callers look up files that must exist.
         """
-        name_of = _Hashed(self, folder)
+        names = _Hashed(self, folder)
         for name in self.list(folder):
-            name_of.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return name_of
+            names.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
+        return names
 
     def read_verified(self, name: str) -> bytes:
         """Read a hashed file.
 
         Raises:
-            DamagedFileError: the bytes are not the ones that were written under this name.
+            DamagedFileError: the file is missing, or its bytes do not match its name.
         """
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
@@ -443,7 +437,7 @@ class Store(ABC):
 
 
 def new_about() -> dict[str, Any]:
-    """What a new store says of itself."""
+    """The content of the format file of a new store."""
     return {"format": FORMAT, "version": FORMAT_VERSION, "id": secrets.token_hex(16)}
 
 
@@ -467,7 +461,7 @@ class _Hashed(dict[str, str]):
 
 
 def checked(name: str, place: str) -> str:
-    """The name itself.
+    """The name, if it lies in the store.
 
     Raises:
         StoreError: it leads out of the store.
@@ -482,7 +476,7 @@ def checked(name: str, place: str) -> str:
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """The JSON object that bytes hold, an empty one where they hold none."""
+    """Bytes parsed as a JSON object; empty where they are none."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""Rewriting fragments: many small ones into few, and ones with deleted rows into ones without.
+"""Rewrites fragments: merges small ones, and removes deleted rows.
 
 Rows of every stage's results are copied, never computed again. The order of the steps keeps every state on disk sound:
-new fragments with their stage results first, then the view (by the caller), then the old fragments go.
+new fragments with their stage results are written first, then the view (by the caller); then the old fragments are
+removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dagster_divorder.store.view import Fragment, offsets
 class Compacted:
     """Fragments after rewriting.
 
-    `row` int64 (old rows,) maps old rows to new ones, -1 where a row is gone; `dropped` names what was replaced.
+    row: old row -> new row, -1 for a removed row, int64 (old rows,). dropped: names of replaced fragments.
     """
 
     fragments: tuple[Fragment, ...]
@@ -48,13 +49,13 @@ def compact(
     *,
     drop_unused: bool,
 ) -> Compacted:
-    """Rewrite the fragments that are less than half full or, if asked, hold unused rows.
+    """Rewrite the fragments that are less than half full or, with `drop_unused`, have unused rows.
 
     Args:
-        folder: where these fragments live.
-        used: bool (rows of all fragments,), which rows some record still needs.
-        stage_folders: folders of per-fragment results whose rows go along.
-        drop_unused: leave unused rows behind, and rewrite every fragment that has some.
+        folder: folder of these fragments.
+        used: rows that a record still needs, bool (rows of all fragments,).
+        stage_folders: folders of per-fragment results whose rows are copied too.
+        drop_unused: remove unused rows.
     """
     stored = Fragments(store, folder)
     start = offsets(fragments)
@@ -91,17 +92,15 @@ def compact(
 
 
 def is_small(fragment: Fragment) -> bool:
-    """Whether a fragment may be merged, by its rows alone: one with few and large rows may be full all the same."""
+    """Whether a fragment may be merged, by its number of rows; a few large rows may still fill it by their bytes."""
     return 2 * fragment.rows < FRAGMENT_ROWS
 
 
 def _groups(
     fragments: Sequence[Fragment], live: Sequence[tuple[int, int]], computed: Sequence[frozenset[str]]
 ) -> Iterator[list[int]]:
-    """Neighbours that become one fragment: those with rows to drop or less than half full, up to a full one.
-
-    They are alike in which stages have computed them, so that no result is lost. `live` is rows and bytes kept of each.
-    """
+    """Numbers of neighbours that become one fragment: of those with rows to drop or less than half full, as many as
+    fill one. A group has results of the same stages, so that no result is lost. live: rows and bytes kept of each."""
     group: list[int] = []
     full = np.array([FRAGMENT_ROWS, FRAGMENT_BYTES])
     size = np.zeros(2, dtype=np.int64)
@@ -170,7 +169,7 @@ def _merge_results(
 
 
 def take_rows(arrays: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Some rows of a stage's result; `ids` is ragged, row i holding `lengths[i]` of them."""
+    """The given rows of a stage's result; `ids` is ragged, and row i has `lengths[i]` of them."""
     taken = {key: array[rows] for key, array in arrays.items() if key != "ids"}
     if "ids" in arrays:
         starts = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])

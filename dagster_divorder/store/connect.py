@@ -18,7 +18,7 @@ CACHE_BYTES = 64 << 30
 
 
 def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:
-    """The store at a folder or a URL, not yet looked at; `cache` as in the settings."""
+    """The store at a folder or a URL, not yet opened; `cache` as in the settings."""
     if not is_url(os.fspath(place)):
         return LocalStore(place)
     from dagster_divorder.store.objects import ObjectStore
@@ -31,5 +31,5 @@ def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:
 
 
 def store_of(settings: StoreSettings) -> Store:
-    """The store that settings name, not yet looked at."""
+    """The store of these settings, not yet opened."""
     return store_at(settings.path, settings.cache)

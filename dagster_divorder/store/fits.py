@@ -1,7 +1,7 @@
-"""Files of fits, of what is learnt from the corpus: each fit has a folder, which the hash of all its files names.
+"""Files of fits, which are learnt from the corpus: each fit has a folder, named by the hash of all its files.
 
-Files keep their own names there, since libraries read a model's folder. Appended data uses the fit as it is: one that
-is lost or altered is not made again unasked, since another would change the results of all data.
+Files keep their own names there, since libraries read a model's folder. Appended data uses the fit as it is. A fit that
+is lost or altered is made again only on request, since a new one would change the results of all data.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ FITS = "fits"
 
 
 def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
-    """Store the files of a fit; its folder. The same files are the same fit."""
+    """Store the files of a fit; returns its folder. The same files have the same folder."""
     folder = f"{FITS}/{stage}/{_hash(files)}"
     store.delete(*(name for name in store.list(folder) if name.rsplit("/", 1)[1] not in files))
     for name, data in files.items():
-        # Replaced even where it is there, so that fitting again mends a damaged fit.
+        # Replaced even where it exists, so that fitting again mends a damaged fit.
         store.put(f"{folder}/{name}", data, replace=True)
     return folder
 
 
 def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
-    """The files of a fit. `name` is the one by which `--refit` asks for another fit.
+    """The files of a fit. name: the one by which `--refit` requests a new fit, for the message.
 
     Raises:
         StoreError: a file is missing or altered.
     """
     files = {file.rsplit("/", 1)[1]: store.read(file) for file in store.list(folder)}
     stages, _, expected = folder.rpartition("/")
-    found = _hash(files)
-    if found != expected:
+    actual = _hash(files)
+    if actual != expected:
         again = f"divorder run --refit {name}" if name else f"delete {store.where(stages)}"
         raise StoreError(
-            f"fit {store.where(folder)} is {f'damaged: its files hash to {found}' if files else 'missing'}; restore it "
-            f"from a copy, or {again} to fit again (later stages are then computed again)"
+            f"fit {store.where(folder)} is {f'damaged: its files hash to {actual}' if files else 'missing'}; restore "
+            f"it from a copy, or {again} to fit again (later stages are then computed again)"
         )
     return files
 
 
 def model_path(store: Store, model: str | Path) -> Path:
-    """Folder of a model's files on this machine, for libraries that read folders: of a fit, by its folder in the store,
-    or where the user has it."""
+    """Folder of a model's files on this machine, for libraries that read folders. model: the folder of a fit in the
+    store, or the user's own path."""
     return store.local(model) if isinstance(model, str) else model
 
 

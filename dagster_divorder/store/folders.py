@@ -1,18 +1,18 @@
 """Folders of object stores and web servers, and in datasets of the Hub; the folder at any place.
 
-Files are written under temporary names and then published together, one of them, the manifest, last. Names that begin
-with `_/` are of files in the folder's neighbour (store/manifests.py), under temporary names too.
+Files are written under temporary names and then published together, the manifest last. Names that begin with `_/` are
+files in the folder's neighbour (store/manifests.py), under temporary names too.
 
     folder of this machine   renamed one by one
     object store             copied by the server (objects have no rename), then the temporary ones deleted. A file is
                              uploaded in parts while it is written: PARTS of PART_BYTES in memory, 10,000 parts a file.
-    dataset of the Hub       one commit upon the one that was there at the beginning. A file is written to the temporary
-                             folder of this machine, since the Hub is sent whole files, then sent, and removed.
+    dataset of the Hub       one commit upon the one at the beginning. The Hub takes whole files: each is written to the
+                             temporary folder of this machine, sent, and removed.
 
-Publishing is atomic in a dataset of the Hub alone. Elsewhere whoever replaces files first withdraws the manifest that
-names them (`OutputFolder.commit`), so that no manifest ever stands beside files of another output. Amazon copies
-objects of up to 5 GB: larger ones pass through this machine. Uploads of a killed process are no objects, cost what they
-hold, and are removed by the bucket's own lifecycle rule.
+Only a dataset of the Hub publishes atomically. Elsewhere `OutputFolder.commit` first withdraws the manifest of files
+that it replaces, so that no manifest ever stands beside files of another output. Amazon copies objects of up to 5 GB;
+larger ones pass through this machine. Uploads of a killed process are no objects; the bucket bills them until its own
+lifecycle rule removes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dagster_divorder.errors import DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
-from dagster_divorder.store.base import TEMPORARY, Check, Entry, Folder
+from dagster_divorder.store.base import TEMPORARY, Entry, Folder, Guard
 from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import PIECE_BYTES, WEB, RemoteFile, bucket, described
@@ -47,14 +47,14 @@ __all__ = ["Folder", "ObjectFolder", "folder_at"]
 
 
 def folder_at(place: Place) -> Folder:
-    """The folder at a place, not yet looked at."""
+    """The folder at a place; nothing is read yet."""
     if isinstance(place, Path):
         return LocalFolder(place)
     return _HubFolder(place) if place.scheme == "hf" else ObjectFolder(place)
 
 
 class _Copying(io.RawIOBase):
-    """A file to write, of a library that goes on reading the memory it is given after `write` has returned."""
+    """A file to write that copies its data: obstore goes on reading the memory after `write` has returned."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -67,8 +67,8 @@ class _Copying(io.RawIOBase):
 
 
 class ObjectFolder(Folder):
-    """A folder of an object store, or of a web server, which has no lists. What goes wrong while it is looked at is
-    raised as `error`."""
+    """A folder of an object store, or of a web server, which has no lists. error: the class of errors of `entry` and
+    `entries`."""
 
     place: Url
 
@@ -99,7 +99,7 @@ class ObjectFolder(Folder):
         files = {PurePosixPath(meta["path"]).name: meta for meta in listed["objects"] if meta["path"] != key}
         return {
             **{name: described(f"{path}/{name}", meta) for name, meta in files.items()},
-            # Some tools put an empty object in the place of a folder.
+            # Some tools also write an empty object for a folder.
             **{PurePosixPath(folder).name: "folder" for folder in listed["common_prefixes"]},
         }
 
@@ -112,16 +112,16 @@ class ObjectFolder(Folder):
 
         store, key = bucket(self.where(temporary))
         try:
-            # Left by an error the upload ends without an object.
+            # An upload that an error ends makes no object.
             with obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS) as file:
                 yield _Copying(file)  # type: ignore[misc]
         except OSError as error:
             if error.errno is not None:
                 raise
-            # Of a writer errors are of the kind that files raise, unlike all others of obstore.
+            # Writers raise OSError, unlike the rest of obstore.
             raise obstore.exceptions.GenericError(str(error)) from None
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
@@ -134,8 +134,8 @@ class ObjectFolder(Folder):
             self._copy(staged[name], name, sizes[staged[name]])
 
         with ThreadPoolExecutor(_COPIES, "divorder-copy") as threads:
-            for done in [threads.submit(copy, name) for name in staged if name != last]:
-                done.result()
+            for copied in [threads.submit(copy, name) for name in staged if name != last]:
+                copied.result()
         copy(last)
         check()
         self.delete([*staged.values(), *stale])
@@ -158,7 +158,7 @@ class ObjectFolder(Folder):
         try:
             if keys:
                 obstore.delete(store, keys)
-        except FileNotFoundError:  # not every provider takes what is missing for removed
+        except FileNotFoundError:  # some providers fail where an object is missing
             for key in keys:
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(store, key)
@@ -170,8 +170,8 @@ class ObjectFolder(Folder):
 
 
 class _HubFolder(Folder):
-    """It is read as it was when it was first looked at, prepared, or committed to. Its files are written, and
-    published, by the process that prepared it."""
+    """A folder in a dataset. It is read at the commit of the first look, of `prepare`, or of its own last commit. The
+    process that prepares it writes and publishes its files."""
 
     place: Url
     atomic = True
@@ -246,10 +246,10 @@ class _HubFolder(Folder):
             hub.api().preupload_lfs_files(additions=[addition], **self._repository)
         self._additions[temporary] = addition
         if not addition.path_or_fileobj:
-            # It was sent. What is small the commit itself will hold.
+            # The file was sent; small files go into the commit itself.
             path.unlink()
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
         self._change([*self._deleted, *stale], additions)
@@ -262,7 +262,7 @@ class _HubFolder(Folder):
             self._change(names)
 
     def _change(self, deleted: Collection[str], additions: Collection[CommitOperationAdd] = ()) -> None:
-        """Make a commit upon the one that is known."""
+        """Make a commit upon the known one."""
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -295,5 +295,5 @@ class _HubFolder(Folder):
     def explaining(
         self, name: str = "", size: int = 0, what: str = "it"
     ) -> contextlib.AbstractContextManager[None]:
-        """What asks the Hub explains its own errors: others, of what is written, are not the Hub's."""
+        """Requests to the Hub explain their own errors."""
         return contextlib.nullcontext()

@@ -1,8 +1,8 @@
 """Fragments: immutable runs of some thousands of records or documents, named by the hash of their ids.
 
 A fragment is two files. The *content* is an Arrow IPC file of one column, zstd-compressed: `record` (a JSONL line, or a
-struct of a Parquet row's columns) or `text`. The *index* is a few words a row (ids, sizes), so that a run can know
-what is stored without reading any content. The index is written last: a fragment exists once its index does.
+struct of a Parquet row's columns) or `text`. The *index* is a few words a row (ids, sizes), so that a run knows what is
+stored without reading content. The index is written last: a fragment exists once its index does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dagster_divorder.store.view import Fragment
 
 DOCUMENTS = "documents"
 SHAPE = "shape"
-"""Of record fragments of several inputs the column of the index that says of which shape each is, uint64 (n,)."""
+"""Column of the index of record fragments of several inputs: the shape of each record, uint64 (n,)."""
 FRAGMENT_ROWS = 8192
 FRAGMENT_BYTES = 32 << 20
 """A fragment is full at this many rows or bytes of content, before compression."""
@@ -31,22 +31,22 @@ _WRITE = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
 
 
 def records_folder(key: str) -> str:
-    """Where record fragments of a key live."""
+    """Folder of the record fragments of a key."""
     return f"records/{key}"
 
 
 def fragment_name(index: Mapping[str, np.ndarray]) -> str:
-    """Name of the fragment that holds the rows of this index."""
+    """Name of the fragment with this index."""
     return blake3(to_bytes(row_ids(index))).hexdigest(ID_BYTES)
 
 
 def row_ids(index: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What tells the rows of an index apart, uint64 (n, 2): their ids, with their shapes where they have one."""
+    """Distinct ids of the rows of an index, uint64 (n, 2): they depend on the shapes where there are some."""
     return of_shape(index["id"], index[SHAPE]) if SHAPE in index else index["id"]
 
 
 def of_shape(ids: np.ndarray, shape: np.ndarray | int) -> np.ndarray:
-    """Ids, uint64 (n, 2), changed by the shape of their records, uint64 (n,) or of all; by 0 they stay as they are."""
+    """Ids, uint64 (n, 2), changed by the shapes of their records, uint64 (n,) or one for all; shape 0 changes none."""
     return np.stack([ids[:, 0] ^ np.asarray(shape, np.uint64), ids[:, 1]], axis=1)
 
 
@@ -61,7 +61,7 @@ class Fragments:
     folder: str
 
     def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
-        """Write a fragment and return its name. `index["id"]` uint64 (n, 2) holds its rows' own ids."""
+        """Write a fragment and return its name. index: of n rows; its `id`, uint64 (n, 2), are the rows' ids."""
         name = fragment_name(index)
         sink = pa.BufferOutputStream()
         table = pa.table({"content": content})
@@ -96,10 +96,10 @@ def index_parts(
 
 
 def index_column(store: Store, folder: str, fragments: Sequence[Fragment], column: str) -> np.ndarray:
-    """The same of all of them laid end to end."""
+    """A column of the index of all fragments laid end to end (see `index_parts`)."""
     rows = sum(fragment.rows for fragment in fragments)
     whole = np.empty((rows, 2), np.uint64) if column == "id" else np.empty(rows, np.int64)
-    # Filled part by part, so that the parts are not held beside it.
+    # Filled part by part: `np.concatenate` would need all parts in memory beside it.
     end = 0
     for part in index_parts(store, folder, fragments, column):
         whole[end : end + len(part)] = part

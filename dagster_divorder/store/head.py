@@ -1,16 +1,16 @@
-"""The head of a store on objects: one object that holds what is ever replaced, and who may replace it.
+"""The head of a store on objects: the one object that is replaced. It holds the state and the lease.
 
-`head.json` holds the store's format, version and id, its state (`store.state`), and the lease; it is changed by
-compare-and-swap alone, so a writer whose view of it is out of date changes nothing. Each state carries a number drawn
-for it, `swap`, by which a writer whose answer was lost knows its own.
+`head.json` holds the store's format, version and id, its state (`store.state`), and the lease. It is changed by
+compare-and-swap alone, so a writer with an outdated view changes nothing. Each version carries a random number, `swap`;
+a writer whose answer was lost recognises its own version by it.
 
-The lease is its holder's as long as the state changes at least once within TTL seconds by the clock of who waits for
-it; a thread of the holder sees to that. Who took it over has changed the state, so that a holder that was silent,
-stopped and woken among them, fails at its next write, with LeaseLostError.
+A holder keeps the lease as long as the head changes at least once within TTL seconds by the clock of the process that
+waits; a thread of the holder sees to that. A process that takes the lease over changes the head, so a holder that was
+silent for longer, such as one that was stopped and woken, fails at its next write with LeaseLostError.
 
-Known weakness: deleting objects is no part of a swap. It is done while the lease was renewed within TTL / 2, and a
-process that is stopped between that look and the request may delete, when it wakes, what another has made of the same
-name and content meanwhile. That is a missing file then, and the next run makes it again.
+Known weakness: deleting objects is no part of a swap. It is done within TTL / 2 of the last renewal; a process that is
+stopped between that check and the request may, when it wakes, delete an object that another process has made under the
+same name. The next run finds the file missing and makes it again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TTL = 60.0
 READ_AGAIN = 1.0
 """Seconds after which a process that does not hold the lease reads the head again."""
 LOOK_SECONDS = 10.0
-"""How long the first request of all is repeated: most servers that do not answer it have another address."""
+"""How long the very first request is repeated. If a server does not answer it, its address is most often wrong."""
 _TRIES = 6
 
 State = dict[str, Any]
@@ -58,12 +58,12 @@ class _Holder(TypedDict):
 
 
 HeadState = TypedDict("HeadState", {"swap": str, "lease": _Holder | None, "state.json": str | None})
-"""What the head holds beside what every store says of itself."""
+"""The head without the entries of `base.new_about`."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease: its holder's number, and when the last swap that renewed it began, by this process's clock."""
+    """A lease: its holder's random number, and when the swap began that renewed it last, by this process's clock."""
 
     holder: str = field(default_factory=lambda: secrets.token_hex(16))
     renewed: float = 0.0
@@ -71,10 +71,10 @@ class Lease:
 
 
 class Head:
-    """The head of one store, of which a process keeps one (`head_of`), so that all that it does sees its own writes."""
+    """The head of one store. A process keeps one for each store (`head_of`), so that it always sees its own writes."""
 
     def __init__(self, place: str, objects: ObjectStore | None = None) -> None:
-        """`objects`: those below the place; else they are connected to when they are needed."""
+        """objects: those below the place; None connects to them when they are needed."""
         self.place = place
         self._objects = objects
         self._lock = threading.RLock()
@@ -85,7 +85,7 @@ class Head:
 
     @property
     def objects(self) -> ObjectStore:
-        """The objects below the place, once the server has answered."""
+        """The objects below the place; waits for the server's first answer."""
         with self._lock:
             if self._objects is None:
                 self._read()
@@ -93,8 +93,9 @@ class Head:
             return self._objects
 
     def state(self, *, fresh: bool = False, patient: bool = True) -> State | None:
-        """What the head holds, None where there is none: as this process left it while it holds the lease, else as
-        read less than READ_AGAIN seconds ago. Not `patient`: for a first look at what may be no server at all."""
+        """The content of the head, None where there is none: as this process wrote it while it holds the lease, else as
+        read less than READ_AGAIN seconds ago. fresh: read it now. patient: repeat requests for as long as `connect`
+        does, not for LOOK_SECONDS."""
         with self._lock:
             if fresh or (self._lease is None and time.monotonic() - self._read_at > READ_AGAIN):
                 self._read(patient)
@@ -108,15 +109,15 @@ class Head:
         start = time.monotonic()
         try:
             with explained(self.place):
-                found = obstore.get(objects, HEAD, options=known)
-                self._keep(json_object(found.bytes().to_bytes()), found.meta)
+                answer = obstore.get(objects, HEAD, options=known)
+                self._keep(json_object(answer.bytes().to_bytes()), answer.meta)
         except obstore.exceptions.NotModifiedError:
             pass
         except FileNotFoundError:
             self._state, self._tag = None, {}
         self._read_at = time.monotonic()
         if self._read_at - start > TTL / 4:
-            # While the server does not answer, a holder cannot show that it lives.
+            # While the server does not answer, a holder cannot renew the lease.
             self._changed_at = self._read_at
         self._objects = self._objects or connect(self.place)
 
@@ -126,10 +127,10 @@ class Head:
         self._state, self._tag = state, _version_of(tag)
 
     def create(self) -> None:
-        """Make the head of a new store, unless another process has just done so.
+        """Make the head of a new store, unless another process has just made it.
 
         Raises:
-            StoreError: the server does not keep to conditions of writes.
+            StoreError: the server ignores conditions of writes.
         """
         obstore = load_extra("obstore")
 
@@ -139,11 +140,11 @@ class Head:
             with explained(self.place):
                 obstore.put(self.objects, HEAD, orjson.dumps(state), mode="create")
         except obstore.exceptions.AlreadyExistsError:
-            pass  # another process's, or this one's, whose answer was lost
+            pass  # made by another process, or by this one whose answer was lost
         self.state(fresh=True)
 
     def _probe(self) -> None:
-        """See that the server refuses to create an object that is there, and to replace one that has changed since."""
+        """Check that the server refuses to create an existing object, and to replace one that has changed."""
         obstore = load_extra("obstore")
 
         name, refused = f"{TEMPORARY}{secrets.token_hex(8)}", 0
@@ -168,15 +169,15 @@ class Head:
         """Take the lease, once it is free or its holder has been silent for TTL seconds.
 
         Raises:
-            StoreBusyError: another one holds it, and `wait` is False.
+            StoreBusyError: another process holds it, and `wait` is False.
         """
-        told = False
+        announced = False
         while True:
             with self._lock:
                 state = self.state(fresh=True)
                 assert state is not None
-                held = state["lease"]
-                if not held or time.monotonic() - self._changed_at > TTL:
+                holder = state["lease"]
+                if not holder or time.monotonic() - self._changed_at > TTL:
                     lease = Lease(renewed=time.monotonic())
                     mine = {
                         "holder": lease.holder,
@@ -190,21 +191,20 @@ class Head:
                         return lease
                     continue
             message = (
-                f"store {self.place} is in use by another run (process {held['process']} on {held['host']}, since "
-                f"{held['since']})"
+                f"store {self.place} is in use by another run (process {holder['process']} on {holder['host']}, since "
+                f"{holder['since']})"
             )
             if not wait:
                 raise StoreBusyError(
                     f"{message}; wait for it to end, or stop it: a run that was killed counts as dead {TTL:g} s later"
                 )
-            if on_wait and not told:
+            if on_wait and not announced:
                 on_wait(f"{message}; waiting for it to end, or to give no sign of life for {TTL:g} s")
-            told = True
+            announced = True
             time.sleep(min(1.0, TTL / 8))
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back, so that the next run starts at once; the one that was lost, or whose server is gone, is
-        no longer ours."""
+        """Give the lease back, so that the next run starts at once. Errors, such as of a lost lease, are ignored."""
         lease.ended.set()
         with contextlib.suppress(DivOrderError):
             self.update(lease, lambda state: state.update(lease=None))
@@ -213,10 +213,10 @@ class Head:
                 self._lease = None
 
     def update(self, lease: Lease, change: Callable[[State], Any]) -> None:
-        """Change the state, which `change` is given a copy of, as the holder of a lease.
+        """Change the head as the holder of a lease. change: modifies a copy of its content.
 
         Raises:
-            LeaseLostError: another one holds it.
+            LeaseLostError: another process holds the lease.
         """
         with self._lock:
             for _ in range(_TRIES):
@@ -237,17 +237,17 @@ class Head:
         )
 
     def check(self, lease: Lease) -> None:
-        """See that nobody else can have taken the lease by now, nor for some time.
+        """Check that no other process has taken the lease, nor can take it within TTL / 2 seconds.
 
         Raises:
-            LeaseLostError: another one holds it.
+            LeaseLostError: another process holds the lease.
         """
         if time.monotonic() - lease.renewed > TTL / 2:
             self.update(lease, lambda state: None)
 
     def _put(self, state: State) -> bool:
-        """Replace the head by another state, if it is still the one that this process knows; False where it is not, and
-        then the one that is there is known."""
+        """Replace the head if it is still the one that this process knows; else read the current one and return
+        False."""
         obstore = load_extra("obstore")
 
         state["swap"] = secrets.token_hex(16)
@@ -263,7 +263,7 @@ class Head:
                 obstore.exceptions.PreconditionError,
                 StoreError,
             ) as error:
-                # Either may be the answer to a repeated request whose first answer was lost.
+                # A repeated request may fail so although the first one, whose answer was lost, succeeded.
                 before = self._tag
                 self._read()
                 if self._state and self._state.get("swap") == state["swap"]:
@@ -286,11 +286,11 @@ class Head:
             except LeaseLostError:
                 return
             except DivOrderError:
-                pass  # out of reach; the next beat tries again, and so does what the run writes
+                pass  # out of reach; the next beat and the run's own writes try again
 
 
 def _version_of(answer: Any) -> dict[str, str]:
-    """What of an answer tells the object's version: S3's and Azure's tag, the number of Google's generation."""
+    """The object's version in an answer: the tag of S3 and Azure, Google's number of the generation."""
     return {key: answer[key] for key in ("e_tag", "version") if answer.get(key)}
 
 
@@ -299,6 +299,6 @@ _heads_lock = threading.Lock()
 
 
 def head_of(place: str) -> Head:
-    """The head of the store at a place, one a process."""
+    """The head of the store at a place; one for each process."""
     with _heads_lock:
         return _heads.setdefault(place, Head(place))

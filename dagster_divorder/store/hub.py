@@ -1,8 +1,7 @@
-"""Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: what they hold, and parts of
-their files.
+"""Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: commits, and parts of files.
 
-Endpoint and token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, or what `hf auth login` has kept. All is read
-as one commit holds it. A slash in a revision is written %2F.
+Endpoint and token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`. All reads are
+of one commit. A slash in a revision is written %2F.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ def api() -> HfApi:
 
 
 @contextlib.contextmanager
-def explained(url: str, of: type[DivOrderError] = InputError) -> Iterator[None]:
-    """Errors of huggingface_hub as those of this package, `of` a class.
+def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterator[None]:
+    """Turns errors of huggingface_hub into those of this package.
 
     Raises:
-        EntryNotFoundError: there is no such file or folder, as it was.
+        EntryNotFoundError: there is no such file or folder, unchanged.
     """
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -70,28 +69,28 @@ def explained(url: str, of: type[DivOrderError] = InputError) -> Iterator[None]:
     except EntryNotFoundError:
         raise
     except RevisionNotFoundError:
-        raise of(
+        raise error_class(
             f"{url}: the dataset has no revision {dataset(url).revision!r}; name one that it has"
         ) from None
     except RepositoryNotFoundError:
-        raise of(
+        raise error_class(
             f"{url}: there is no dataset {dataset(url).name} on the Hub, or it is not open to this token; see to "
             "the name, to HF_TOKEN (or `hf auth login`), and to the dataset's terms"
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         hint = "; the token in HF_TOKEN may not do this" if status in (401, 403) else "; run again later"
-        raise of(f"{url}: the Hub answered {status}{hint}") from None
+        raise error_class(f"{url}: the Hub answered {status}{hint}") from None
     except HFValidationError as error:
-        raise of(f"{url}: no dataset can have this name: {error}") from None
+        raise error_class(f"{url}: no dataset can have this name: {error}") from None
     except (HTTPError, OSError, RuntimeError) as error:
-        raise of(
+        raise error_class(
             f"{url}: the Hub cannot be reached: {error}; see to the network, HF_ENDPOINT, HF_HUB_OFFLINE"
         ) from None
 
 
 def commit_of(url: str) -> str:
-    """The commit that a URL's revision is now.
+    """The current commit of a URL's revision.
 
     Raises:
         InputError: there is no such dataset or revision, or the Hub cannot be reached.

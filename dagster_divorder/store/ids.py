@@ -2,9 +2,9 @@
 
 Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
 words, high word first, so that word order is byte order.
-Memory: 12 bytes an id (16 from 2^32 ids on), and for a moment what a part takes twice, while levels merge; whole ids
-are in a temporary file, or take 16 to 32 bytes more. Cost: a lookup is a binary search in each of at most log2(N /
-first batch) sorted levels, and for an id that is there, or shares its first half with one that is, a read of the file.
+Memory: 12 bytes an id (16 from 2^32 ids on), and two parts more while levels merge; whole ids are in a temporary file,
+or take 16 to 32 bytes more. Cost: a lookup is a binary search in each of at most log2(N / first batch) sorted levels,
+and a read of the file where the first half of the id is found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_divorder.store.local import explain_os_error
 
 ID_BYTES = 16
 _PART_IDS = 1 << 20
-"""Ids in a part of a level, some."""
+"""About how many ids a part of a level has."""
 
 Content = bytes | memoryview
 
@@ -51,22 +51,20 @@ def hex_ids(ids: np.ndarray) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The distinct ones of n ids.
-
-    Id u occurs first at `first[u]`, int64 (distinct,), rising; ids[first][inverse] == ids, `inverse` int64 (n,).
-    """
+    """Distinct ids among n. first: where each occurs first, int64 (distinct,) rising. inverse: int64 (n,), with
+    ids[first][inverse] == ids."""
 
     first: np.ndarray
     inverse: np.ndarray
 
 
 def distinct(ids: np.ndarray) -> Distinct:
-    """Which of the uint64 (n, 2) ids are distinct, in the order of their first occurrence."""
-    # Most often no two are equal, which the first words tell at a twentieth of the cost.
+    """The distinct ones of ids, uint64 (n, 2), in the order of their first occurrence."""
+    # Most often all are distinct, and the first words show that at a twentieth of the cost.
     high = np.sort(ids[:, 0])
     if not (high[1:] == high[:-1]).any():
         return Distinct(np.arange(len(ids)), np.arange(len(ids)))
-    # A stable sort, so that of equal ids the first comes first.
+    # A stable sort keeps equal ids in the order of their occurrence.
     order = np.lexsort((ids[:, 1], ids[:, 0]))
     ordered = ids[order]
     starts = np.ones(len(ids), dtype=bool)
@@ -89,17 +87,17 @@ class IdIndex:
     """Id -> row number, for rows added in batches.
 
     Sorted levels of geometrically growing size are merged as batches arrive (a log-structured merge), so adding N ids
-    costs O(N log N) in all and no Python object is kept for an id. A level is cut by the first bits of the ids into
+    costs O(N log N) in all, without a Python object for each id. A level is cut by the first bits of the ids into
     parts, which are merged one by one.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: for the file of whole ids, which has no name there; without one they are in memory."""
+        """folder: for the file of whole ids, which has no name there; None keeps them in memory."""
         self.size = 0
         self._levels: list[list[_Part]] = []
-        self._held = np.empty((0, 2), np.uint64)
+        self._ids = np.empty((0, 2), np.uint64)
         self._folder = folder
-        # Unbuffered: what could not be written is not tried again when it is closed.
+        # Unbuffered: a failed write is not repeated when the file is closed.
         self._file = tempfile.TemporaryFile(buffering=0, dir=folder) if folder else None  # noqa: SIM115
 
     def __del__(self) -> None:
@@ -107,7 +105,7 @@ class IdIndex:
             self._file.close()
 
     def add(self, ids: np.ndarray) -> np.ndarray:
-        """Add uint64 (n, 2) ids, none of them there yet, as the next rows; return their row numbers, int64 (n,)."""
+        """Add new ids, uint64 (n, 2), as the next rows; returns their row numbers, int64 (n,)."""
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         if len(ids):
             self._keep(ids)
@@ -119,75 +117,74 @@ class IdIndex:
 
     def _keep(self, ids: np.ndarray) -> None:
         if self._file is not None and self._folder is not None:
-            left = np.ascontiguousarray(ids).view(np.uint8).ravel()
+            unwritten = np.ascontiguousarray(ids).view(np.uint8).ravel()
             try:
-                while len(left):
-                    left = left[self._file.write(left.data) :]
+                while len(unwritten):
+                    unwritten = unwritten[self._file.write(unwritten.data) :]
             except OSError as error:
                 size = ID_BYTES * (self.size + len(ids))
                 raise explain_os_error(error, self._folder, size, "the ids of what is read") from error
             return
         end = self.size + len(ids)
-        if end > len(self._held):
-            grown = np.empty((max(end, 2 * len(self._held)), 2), np.uint64)
-            grown[: self.size] = self._held[: self.size]
-            self._held = grown
-        self._held[self.size : end] = ids
+        if end > len(self._ids):
+            grown = np.empty((max(end, 2 * len(self._ids)), 2), np.uint64)
+            grown[: self.size] = self._ids[: self.size]
+            self._ids = grown
+        self._ids[self.size : end] = ids
 
     def ids(self, rows: np.ndarray) -> np.ndarray:
-        """The ids of some rows, uint64 (n, 2)."""
+        """The ids of rows, uint64 (n, 2)."""
         if self._file is None or not len(rows):
-            return self._held[rows]
-        # Mapped for the moment, so that what was read is none of this process's memory.
+            return self._ids[rows]
+        # Mapped for this read alone, so that the pages do not stay in this process's memory.
         return np.asarray(np.memmap(self._file, np.uint64, "r", shape=(self.size, 2))[rows])
 
     def first_halves(self, chosen: np.ndarray) -> np.ndarray:
-        """The first half of the id of each chosen row, bool (size,), in no order; uint64 (chosen,)."""
+        """The first halves of the ids of the chosen rows, uint64 (chosen,), in no order. chosen: bool (size,)."""
         parts = [high[chosen[rows]] for level in self._levels for high, rows in level]
         return np.concatenate([np.empty(0, np.uint64), *parts])
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Row number of each uint64 (n, 2) id, int64 (n,); -1 where it is not there."""
-        # Looked up by rising id, neighbours share cache lines: twice as fast in a large index.
+        """Row number of each id, int64 (n,); -1 for a missing id. ids: uint64 (n, 2)."""
+        # By rising id, neighbours share cache lines: twice as fast in a large index.
         by_id = np.argsort(ids[:, 0])
         ids = ids[by_id]
-        found = np.full(len(ids), -1, dtype=np.int64)
+        sorted_rows = np.full(len(ids), -1, dtype=np.int64)
         for level in self._levels:
-            missing = np.flatnonzero(found < 0)
+            missing = np.flatnonzero(sorted_rows < 0)
             if not len(missing):
                 break
             cuts = np.searchsorted(ids[missing, 0], _bounds(0, len(level), len(level)))
             for part, (low, end) in zip(level, pairwise([0, *cuts.tolist(), len(missing)]), strict=True):
                 if low < end:
-                    of = missing[low:end]
-                    found[of] = self._find(part, ids[of])
-        rows = np.empty_like(found)
-        rows[by_id] = found
+                    of_part = missing[low:end]
+                    sorted_rows[of_part] = self._find(part, ids[of_part])
+        rows = np.empty_like(sorted_rows)
+        rows[by_id] = sorted_rows
         return rows
 
     def _find(self, part: _Part, ids: np.ndarray) -> np.ndarray:
-        """Row of each id in one part, -1 where it is not there."""
-        high, rows = part
-        found = np.full(len(ids), -1, dtype=np.int64)
+        """Row of each id in one part; -1 for a missing id."""
+        high, part_rows = part
+        rows = np.full(len(ids), -1, dtype=np.int64)
         pending = np.arange(len(ids))
         at = np.searchsorted(high, ids[:, 0])
-        # Ids that share a first half are neighbours, in no order; they are rare, so that this loop ends after one step
-        # but in the adversarial case.
+        # Ids that share a first half are neighbours, in no order. They are rare: the loop ends after one step but for
+        # adversarial input.
         while True:
             inside = at < len(high)
             pending, at = pending[inside], at[inside]
             inside = high[at] == ids[pending, 0]
             pending, at = pending[inside], at[inside]
             if not len(pending):
-                return found
-            hit = self.ids(rows[at])[:, 1] == ids[pending, 1]
-            found[pending[hit]] = rows[at[hit]]
+                return rows
+            hit = self.ids(part_rows[at])[:, 1] == ids[pending, 1]
+            rows[pending[hit]] = part_rows[at[hit]]
             pending, at = pending[~hit], at[~hit] + 1
 
 
 def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Where each of some ids, uint64 (n, 2), stands among distinct ones, uint64 (H, 2); int64 (n,), -1 where it does
-    not."""
+    """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing."""
     index = IdIndex()
     index.add(ids)
     return index.find(wanted)
@@ -198,7 +195,7 @@ def _size(level: list[_Part]) -> int:
 
 
 def _merge(upper: list[_Part], lower: list[_Part]) -> list[_Part]:
-    """Two levels, which are emptied, as one, part by part."""
+    """Merge two levels into one, part by part; empties both."""
     number = 1 << ((_size(upper) + _size(lower)) // _PART_IDS).bit_length()
     return [
         _sort(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
@@ -208,12 +205,12 @@ def _merge(upper: list[_Part], lower: list[_Part]) -> list[_Part]:
 
 def _sort(high: np.ndarray, rows: np.ndarray) -> _Part:
     # numpy's stable sort is timsort: merging two sorted runs takes linear time.
-    by = np.argsort(high, kind="stable")
-    return high[by], rows[by]
+    order = np.argsort(high, kind="stable")
+    return high[order], rows[order]
 
 
 def _cut(level: list[_Part], number: int) -> Iterator[_Part]:
-    """A level in a number of parts, a power of 2 that is not below that of its own."""
+    """A level in `number` parts, a power of 2 and no fewer than it has; empties the level."""
     each = number // len(level)
     level.reverse()
     for first in range(0, number, each):
@@ -224,5 +221,5 @@ def _cut(level: list[_Part], number: int) -> Iterator[_Part]:
 
 
 def _bounds(first: int, end: int, number: int) -> np.ndarray:
-    """The smallest first halves of an id in the parts after `first` and before `end` of a number, a power of 2."""
+    """The smallest first half of an id in each part after `first` and before `end`, of `number` parts, a power of 2."""
     return np.arange(first + 1, end, dtype=np.uint64) * np.uint64((1 << 64) // number if number > 1 else 0)

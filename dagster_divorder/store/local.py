@@ -24,10 +24,10 @@ from dagster_divorder.store.base import (
     LEASE_FILE,
     OURS,
     TEMPORARY,
-    Check,
     Data,
     Entry,
     Folder,
+    Guard,
     Store,
     json_object,
     new_about,
@@ -75,11 +75,11 @@ class LocalFolder(Folder):
             if lasting:
                 os.fsync(file.fileno())
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last and len(staged) > 1:
-                # Its files are safe on disk before it says so.
+                # The other files are on disk before the last one names them.
                 for folder in folders:
                     sync_folder(folder)
             check()
@@ -92,7 +92,7 @@ class LocalFolder(Folder):
         for name in names:
             path = self.source(name)
             if name.startswith(TEMPORARY) and path.is_dir():
-                # Of a gather, whose thread may be removing files itself.
+                # A temporary folder whose thread may be removing files itself.
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class LocalFolder(Folder):
 
 @contextlib.contextmanager
 def _nothing_there() -> Iterator[None]:
-    """Leaves its block where nothing is at a path, whatever the reason."""
+    """Suppresses errors that say that nothing is at a path."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ class LocalStore(Store):
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of a process with another working directory too."""
+        """The absolute path, for processes with another working directory."""
         return LocalStore, (os.path.abspath(self.root),)
 
     def open(self, *, create: bool = True) -> LocalStore:
@@ -159,8 +159,8 @@ class LocalStore(Store):
         return self
 
     def _has_lease(self) -> bool:
-        """Whether the file LEASE_FILE is one, of a store that another process is just making, before it has a format:
-        it holds the process's number, or nothing yet. With anything else in it, it is somebody's own."""
+        """Whether the file LEASE_FILE is a lease, not a user's file: it is empty or holds a process's number. Another
+        process that makes the store takes the lease before it writes the format."""
         try:
             with open(self.local(LEASE_FILE), "rb") as file:
                 content = file.read(64)
@@ -208,7 +208,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
-        """Hold the store alone. The lock goes with the process, and no child inherits it."""
+        """Hold the store alone. The lock ends with the process, and no child inherits it."""
         self.open(create=False)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ class LocalStore(Store):
                 if on_wait:
                     on_wait(f"{message}; waiting for it to end")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Who holds it is only said to others; a full disk is for the run itself to explain.
+            # The number serves messages alone; if the disk is full, the run itself explains that.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -259,7 +259,7 @@ class LocalStore(Store):
 
 
 def tells_of_store(data: bytes) -> bool:
-    """Whether a file, named as FORMAT_FILE is, makes its folder a store, of whatever version."""
+    """Whether a file named FORMAT_FILE makes its folder a store, of any version."""
     about = json_object(data)
     # Version 1 did not name the format.
     return about.get("format") == FORMAT or (
@@ -277,7 +277,7 @@ def write_atomically(target: Path, data: Data) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
+    """Write renames in a folder to the disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -286,10 +286,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
-    """What an operating system error at a path means for the user, and what to do.
-
-    `size` is about how many bytes `what` takes, 0 if that is unknown.
-    """
+    """An operating system error at a path in the user's words, with the remedy. size: about how many bytes `what`
+    takes; 0 if unknown."""
     if error.errno in DISK_FULL:
         free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
         missing, to_free = f"{megabytes(free)} are free there", "some disk"
@@ -297,7 +295,7 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
             missing = f"{what} takes about {megabytes(size)}, {missing}"
             to_free = f"at least {megabytes(size - free)}"
         elif size:
-            # Too low a guess, or other files were written at the same time.
+            # The estimate was too low, or other files were written at the same time.
             missing = f"{what} and what is written beside it take more than the {megabytes(free)} that are free there"
         return DiskFullError(
             f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
@@ -314,5 +312,5 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes as people read it, rounded up."""
+    """A number of bytes in MB, rounded up."""
     return f"{-(-size // 10_000) / 100:,.2f} MB"

@@ -1,5 +1,5 @@
-"""Manifests: where that of an export lies, and the hash that each carries of itself. Light: what a trainer imports
-needs it too.
+"""Manifests: the place of an export's manifest, and the hash that each manifest has of itself. Imports little, since
+training scripts load it.
 
     exports/parquet/     the files of rows, and nothing else: any tool opens the folder
     exports/_parquet/    its *neighbour*: manifest.json and the tokenizer
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from dagster_divorder.settings.places import Place
 
 EXPORT_VERSION = 3
-"""Of the files of every export. In version 1 names had no tag, and entries of files no `head`; up to version 2 the
-manifest and the tokenizer lay among the files of rows."""
+"""Version of the files of every export. In version 1 names had no tag, and entries of files no `head`; up to version 2
+the manifest and the tokenizer lay among the files of rows."""
 NEIGHBOUR = "_/"
-"""How names of files in the neighbour of a folder begin."""
+"""Prefix of names of files in the neighbour of a folder."""
 EXPORT_MANIFEST = f"{NEIGHBOUR}manifest.json"
 OLD_EXPORT_MANIFEST = "manifest.json"
 REPLACED_BY = "replaced_by"
-"""In a manifest whose files are being replaced: the key of the output that replaces them."""
+"""Entry of a manifest whose files are being replaced: the key of the new output."""
 HEAD_BYTES = 4096
-"""Of the beginning of each file, by whose `head`, their sha256, a reader tells files of equal size apart."""
+"""Bytes at the beginning of each file. Their sha256, `head`, tells files of equal size apart."""
 
 
 def manifest_check(manifest: dict[str, Any]) -> str:
@@ -39,8 +39,8 @@ def manifest_check(manifest: dict[str, Any]) -> str:
 
 
 def neighbour(place: Place) -> Place:
-    """The folder beside a folder, named as it is with an underscore before; that of a root, such as a bucket, is `_` in
-    it. Links are followed first, so a link to a folder finds the folder's own neighbour."""
+    """The folder beside a folder, of the same name after an underscore; the neighbour of a root, such as a bucket, is
+    `_` in it. Links are followed first: a link to a folder has the folder's own neighbour."""
     if isinstance(place, Path):
         real = Path(os.path.realpath(place))
         return real.parent / f"_{real.name}"
@@ -54,19 +54,19 @@ def file_at(place: Path, name: str) -> Path: ...
 @overload
 def file_at(place: Place, name: str) -> Place: ...
 def file_at(place: Place, name: str) -> Place:
-    """Where the file of a folder lies that has this name."""
+    """Path or URL of the file of this name in a folder or its neighbour."""
     beside = name.removeprefix(NEIGHBOUR)
     return place / name if beside == name else neighbour(place) / beside
 
 
 def export_manifest_file(folder: Path) -> Path:
-    """Where the manifest of an export lies, or would; up to version 2 it lay in the folder itself."""
+    """Path of an export's manifest, whether it exists or not; up to version 2 it lay in the folder itself."""
     new, old = file_at(folder, EXPORT_MANIFEST), folder / OLD_EXPORT_MANIFEST
     return old if old.is_file() and not new.is_file() else new
 
 
 def read_whole(file: Path) -> dict[str, Any] | None:
-    """As `whole_manifest`, of a file.
+    """`whole_manifest` of a file.
 
     Raises:
         OSError: it cannot be read.
@@ -75,9 +75,9 @@ def read_whole(file: Path) -> dict[str, Any] | None:
 
 
 def whole_manifest(data: bytes) -> dict[str, Any] | None:
-    """A manifest without its `check`; None if it is not just what was written."""
+    """A manifest without its `check`; None if it is damaged."""
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        return found if found.pop("check") == manifest_check(found) else None
+        manifest: dict[str, Any] = orjson.loads(data)
+        return manifest if manifest.pop("check") == manifest_check(manifest) else None
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         return None

@@ -1,16 +1,16 @@
 """A store below a URL of an object store: s3://, gs:// or az://.
 
 `put` creates an object on condition that there is none, so that no name ever changes its bytes; the state and the lease
-lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
-puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
+lie in one object that is changed by compare-and-swap (`store.head`). Large files are uploaded in parts, for which
+servers take no conditions; but all processes send the same bytes under a name, and an object is absent or complete.
 
-What is read is copied into a folder of this machine by name, and read from there ever after, by several processes and
-by memory maps: a name keeps its bytes, so nothing has to be asked again. A copy is written under a temporary name and
-renamed; the least recently used go when there are too many bytes of them, and who has mapped one that goes keeps what
-is mapped. Whether a result is present says the object store alone.
+Files that are read are copied into a folder of this machine, by name; later reads and memory maps of all processes use
+the copy without a request, since a name keeps its bytes. A copy is written under a temporary name and renamed. The
+least recently used are evicted when they take too many bytes; processes keep existing mappings of evicted files. Only
+the object store tells whether a result is present.
 
-Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
-names; reading again none. The state costs one when it is written, and none when it is read while the lease is held,
+Cost: a request a method call, 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
+names; reading again none. The state costs a request when it is written; reading it costs none while the lease is held,
 else one a second.
 """
 
@@ -38,18 +38,17 @@ from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import bucket
 
 PARTS_FROM = 64 << 20
-"""Bytes from which a file goes up in parts."""
+"""From this many bytes on a file is uploaded in parts."""
 _PART_BYTES = 16 << 20
 _IN_USE_SECONDS = 60.0
-"""A copy that was asked for this recently may not have been opened yet."""
+"""A copy that was requested this recently may not have been opened yet."""
 
 _cached: dict[Path, int] = {}
-"""Folder of copies -> their bytes, as far as this process knows: those that were there, and its own."""
+"""Folder of copies -> their bytes, as this process knows them: those at its first look, and its own."""
 
 
 class ObjectStore(Store):
-    """A store below a URL. `cache` is the folder of local copies, of all stores together; about `cache_bytes` are kept
-    there."""
+    """A store below a URL. cache: the folder of local copies, of all stores together, of about `cache_bytes`."""
 
     about_file = HEAD
 
@@ -62,14 +61,14 @@ class ObjectStore(Store):
         self._id = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process is told where the store is; connection and lease are this one's."""
+        """The place alone: connection and lease belong to this process."""
         return ObjectStore, (self.place, self.cache, self.cache_bytes)
 
     def open(self, *, create: bool = True) -> ObjectStore:
         if self._head.state(fresh=self._lease is None, patient=False) is None:
-            there = self.folder.entries(self.place)
-            # What a probe was killed over is nobody's.
-            if others := sorted(name for name in there if not name.startswith((TEMPORARY, HEAD))):
+            names = self.folder.entries(self.place)
+            # A killed probe may have left a temporary object.
+            if others := sorted(name for name in names if not name.startswith((TEMPORARY, HEAD))):
                 raise StoreError(
                     f"store.path {self.place} has other objects below it ({others[0]}), and is no store; expected a "
                     "new or empty prefix, or a store: set store.path to one"
@@ -101,14 +100,14 @@ class ObjectStore(Store):
             metas = [meta for batch in obstore.list(objects, prefix or None) for meta in batch]
         sizes = {meta["path"].removeprefix(f"{prefix}/"): meta["size"] for meta in metas}
         sizes = {name: size for name, size in sizes.items() if OURS.fullmatch(name)}
-        # Copies of what others have removed go too: it may be text that is to be gone.
+        # Copies of files that other machines removed are deleted too: deleted text has to be gone.
         self._copies.delete(*self._copies.files().keys() - sizes.keys())
         if text := self._state():
             sizes[STATE] = len(text)
         return dict(sorted(sizes.items()))
 
     def _state(self) -> str | None:
-        """What the head holds under STATE."""
+        """The state document in the head."""
         text: str | None = (self._head.state() or {}).get(STATE)
         return text
 
@@ -133,7 +132,7 @@ class ObjectStore(Store):
         try:
             return super().read_verified(name)
         except DamagedFileError:
-            # It may be the copy that is.
+            # The copy may be damaged, not the object.
             self._copies.delete(name)
             return super().read_verified(name)
 
@@ -148,22 +147,22 @@ class ObjectStore(Store):
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
             if self._send(name, view, view.nbytes, replace):
-                # What is written is read again soon, and often by another process here.
+                # It will be read again soon, often by another process here.
                 self._keep(name, view)
         elif replace or not self.exists(name):
-            # Of a file alone parts can be written in any order.
+            # A file, in which a function may seek.
             copy = self._keep(name, data)
             self._send(name, copy, copy.stat().st_size, replace)
         return name
 
     def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> bool:
-        """Upload a file; False where there is one of this name that is not to be replaced."""
+        """Upload a file; False where the name exists and is not to be replaced."""
         obstore = load_extra("obstore")
 
         in_parts = size >= PARTS_FROM
         if in_parts and not replace and self.exists(name):
             return False
-        # The default mode, which replaces, goes with parts.
+        # Uploads in parts take the default mode alone, which replaces.
         mode: Any = None if replace or in_parts else "create"
         try:
             objects, key = bucket(self.where(name))
@@ -193,7 +192,7 @@ class ObjectStore(Store):
             self.folder.delete(objects)
 
     def _update(self, change: Callable[[State], Any] | None) -> None:
-        """Change the head, or, for None, see that the lease is held."""
+        """Change the head; for None check that the lease is held."""
         if self._lease is None:
             raise StoreError(
                 f"store {self.place} is written to without its lease; do it within `with store.lease():`"
@@ -207,7 +206,7 @@ class ObjectStore(Store):
 
     @contextlib.contextmanager
     def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
-        """Hold the store alone. That of a killed process is free once it has been silent for `head.TTL` seconds."""
+        """Hold the store alone. The lease of a killed process is free after `head.TTL` seconds."""
         self.open()
         lease = self._head.acquire(wait, on_wait)
         self._lease = lease
@@ -238,7 +237,7 @@ class ObjectStore(Store):
         return self._copies.local(name)
 
     def _copy(self, name: str) -> None:
-        """Have a copy of a file, and note that it is used."""
+        """Make sure of a copy of a file, and note its use."""
         obstore = load_extra("obstore")
 
         with contextlib.suppress(FileNotFoundError):
@@ -250,36 +249,36 @@ class ObjectStore(Store):
             raise self._missing(name) from None
 
     def _keep(self, name: str, data: Any) -> Path:
-        """Write a copy, of what `put` takes."""
+        """Write a copy of data, as for `put`."""
         path = self._copies.local(self._copies.put(name, data, replace=True))
         self._make_room(path.stat().st_size)
         return path
 
     def _make_room(self, added: int) -> None:
-        """Remove the copies that were not used for longest, where there are too many bytes of them, or more than half
-        of what the disk has for them."""
+        """Evict the least recently used copies where all take more than `cache_bytes`, or more than half of the disk
+        space that they could have."""
         free = shutil.disk_usage(self.cache).free
         if self.cache in _cached:
             _cached[self.cache] += added
             if _cached[self.cache] <= min(self.cache_bytes, free):
                 return
-        there = []
+        copies = []
         for folder, _, names in os.walk(self.cache):
             if SCRATCH not in Path(folder).relative_to(self.cache).parts[1:2]:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         stat = os.stat(path := os.path.join(folder, name))
-                        there.append((stat.st_mtime, stat.st_size, path))
-        left = sum(size for _, size, _ in there)
-        # Down to somewhat less, so that the next ones find room without a look at all of them.
-        allowed = min(self.cache_bytes, (left + free) // 2) * 9 // 10
-        for used, size, path in sorted(there):
-            if left <= allowed or used > time.time() - _IN_USE_SECONDS:
+                        copies.append((stat.st_mtime, stat.st_size, path))
+        total = sum(size for _, size, _ in copies)
+        # Somewhat below the limit, so that the next copies find room without a walk of the folder.
+        allowed = min(self.cache_bytes, (total + free) // 2) * 9 // 10
+        for used, size, path in sorted(copies):
+            if total <= allowed or used > time.time() - _IN_USE_SECONDS:
                 break
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            left -= size
-        _cached[self.cache] = left
+            total -= size
+        _cached[self.cache] = total
 
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
         return self._copies.scratch(size, what)

@@ -1,4 +1,4 @@
-"""Manifests of outputs: what one has to say, how it is read, and whether the files that it names are whole.
+"""Manifests of outputs: their shape, how they are read, and whether the files that they name are whole.
 
 `curated_meta.json` is the manifest of the curated output; exports have one of their own (store/manifests.py).
 """
@@ -30,7 +30,7 @@ from dagster_divorder.store.manifests import (
 
 MANIFEST = "curated_meta.json"
 REHASH_BYTES = 10 << 30
-"""An output up to this size is read again to see that it is still whole; of a larger one, or one at a URL, sizes are
+"""Outputs up to this size are hashed again to see that they are whole; of larger ones, and of those at a URL, sizes are
 compared."""
 
 
@@ -59,7 +59,7 @@ class _Delta(_Strict):
 
 
 class _Manifest(_Strict):
-    """What of a manifest is read back."""
+    """Entries of a manifest that are read back."""
 
     key: Hex
     store: _Owner
@@ -67,23 +67,22 @@ class _Manifest(_Strict):
 
 
 class _Curated(_Manifest):
-    """The same of that of the curated output."""
+    """Those of the manifest of the curated output."""
 
     ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
     delta: _Delta
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """A manifest as it is written: with a hash of itself."""
+    """The file of a manifest, with a hash of itself."""
     return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
 
 
 def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
-    """The manifest of an output folder, or None.
+    """The sound manifest of this name in an output folder; None where there is none, or a damaged or foreign one.
 
-    None where no manifest of this name is exactly what was written: a damaged or a foreign one is never half believed.
-    An export's manifest is also read from where versions up to 2 have it. A manifest whose files are being replaced, or
-    were when a run was killed, counts only with `replaced`: it still says whose the folder is, not what the files hold.
+    An export's manifest is also read from its place in versions up to 2. replaced: accept a manifest whose files are
+    being replaced, or were when a run was killed; it tells the folder's owner, but not what the files hold.
 
     Raises:
         StoreError: it cannot be read.
@@ -93,7 +92,7 @@ def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) 
 
 
 def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of the manifests of an output folder, those being replaced too.
+    """Names and contents of the sound manifests of an output folder, also of those being replaced.
 
     Raises:
         StoreError: one cannot be read.
@@ -111,12 +110,12 @@ def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def manifest_names(name: str) -> tuple[str, ...]:
-    """Names under which a manifest is looked for, today's first."""
+    """Names under which a manifest may lie, the current one first."""
     return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
 
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest is there with its size and (here, up to REHASH_BYTES in all) its hash."""
+    """Whether every file of a manifest has its size and, on this machine and up to REHASH_BYTES in all, its hash."""
     sizes = folder_at(path).sizes()
     if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
         return False
@@ -127,26 +126,26 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
 def damaged_file(
     path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
 ) -> str | None:
-    """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
+    """A message about the first file of a manifest that is missing or has another size or sha256; None if all are
     whole. advance: told of bytes."""
     for name, entry in files.items():
         try:
             with folder_at(path).open(name) as opened:
                 assert isinstance(opened, io.RawIOBase)
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
                 size = opened.tell()
         except OSError as error:
             return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
         if size != entry["bytes"]:
             return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
-        if found != entry["sha256"]:
-            return f"{file_at(path, name)} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        if sha256 != entry["sha256"]:
+            return f"{file_at(path, name)} was altered: its sha256 is {sha256}, expected {entry['sha256']}"
         advance(size)
     return None
 
 
 def entry_of(file: IO[bytes]) -> dict[str, Any]:
-    """What the manifest says of a file that is open for reading."""
+    """The entry in a manifest of a file that is open for reading."""
     file.seek(0)
     head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
     file.seek(0)

@@ -1,4 +1,4 @@
-"""One reader of the results of stages: for the stages of a run, for notebooks, for pages."""
+"""Reads results of stages, for the stages of a run, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dagster_divorder.store.view import View
 
 
 class Reader:
-    """Reads results of stages: the last of each, whatever settings it was made with. Subclasses choose others.
+    """Reads the last result of each stage, of any settings. Subclasses choose others.
 
-    Every method raises MissingStageError where the stage has no result, DamagedFileError where a file of it is missing
-    or altered.
+    Every method raises MissingStageError where the stage has no result, and DamagedFileError where a file of it is
+    missing or altered.
     """
 
     __slots__ = ("store",)

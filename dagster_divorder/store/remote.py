@@ -1,10 +1,10 @@
-"""Object stores by URL: connecting to one, and what its errors mean for people.
+"""Object stores by URL: connections, and messages for their errors.
 
-Who one is comes from the provider's own environment variables alone, such as AWS_ACCESS_KEY_ID, and what an error says
-never repeats the server's answer beyond its code: neither holds a secret.
+Credentials come from the provider's own environment variables alone, such as AWS_ACCESS_KEY_ID, and messages repeat no
+more than the code of a server's answer, so that they hold no secret.
 
-obstore repeats what a server that is overloaded, restarting or out of reach did not answer; what is explained here is
-what remained after that.
+obstore repeats requests to a server that is overloaded, restarting or out of reach; errors reach this module after
+that.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _STATUS = re.compile(r"status code: (\d{3})")
 
 
 def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
-    """The objects below a URL, such as s3://bucket/prefix or https://host/folder; nothing is asked of it yet.
+    """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
-    Endpoint and credentials are those of the environment; an endpoint that begins with http:// is taken at its word.
-    What the server does not answer is repeated for `retry_seconds`.
+    Endpoint and credentials are those of the environment; plain http is used where an endpoint begins with http://.
+    Unanswered requests are repeated for `retry_seconds`.
 
     Raises:
-        InputError: obstore makes nothing of the URL or the environment, or is not installed (MissingPackageError).
+        InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError).
     """
     stores = load_extra("obstore.store")
     _check_environment(url)
@@ -51,7 +51,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
-        # Amazon's own addresses too are web servers where they are named as such.
+        # `from_url` would take https addresses of Amazon for buckets.
         return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
@@ -69,7 +69,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
 
 
 def _check_environment(url: str) -> None:
-    """Raise InputError where a URL names a user, or a variable is one that obstore ends the thread over."""
+    """Raise InputError where a URL names a user, or a variable has a value at which obstore panics."""
     scheme, _, rest = url.partition("://")
     if "@" in rest.partition("/")[0]:
         raise InputError(
@@ -79,7 +79,7 @@ def _check_environment(url: str) -> None:
     for name, value in os.environ.items():
         if not name.startswith(prefix):
             continue
-        # What does not look like a URL is not repeated: it may be a password.
+        # A value that is no URL is not repeated: it may be a password.
         if name in _ENDPOINTS and not _is_web_server(value):
             raise InputError(
                 f"{name} is no URL of a server; expected one such as http://127.0.0.1:9000, without a query: set or "
@@ -93,24 +93,25 @@ def _is_web_server(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return (
-            re.fullmatch(r"[!-~]+", url) is not None  # urlsplit passes over some spaces
+            re.fullmatch(r"[!-~]+", url) is not None  # urlsplit ignores some spaces
             and parts.scheme in ("http", "https")
             and bool(parts.hostname)
             and parts.port != 0
             and not parts.query
         )
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # invalid brackets or port
         return False
 
 
 @contextlib.contextmanager
-def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
-    """Errors of an object store as those of this package, `of` a class (DiskFullError where the bucket is full).
+def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterator[None]:
+    """Turns errors of an object store into those of this package: `error_class`, or DiskFullError where the bucket is
+    full.
 
     Raises:
-        FileNotFoundError: there is no such object, as it was; a missing bucket is explained.
-        obstore's AlreadyExistsError, NotModifiedError and PreconditionError, as they were: who sets a condition asks
-            whether it holds.
+        FileNotFoundError: there is no such object, unchanged; a missing bucket is explained.
+        obstore's AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition
+            handle them.
     """
     exceptions = load_extra("obstore.exceptions")
     try:
@@ -120,23 +121,23 @@ def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
     except FileNotFoundError as error:
         if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
             raise
-        raise of(explain(error, url)) from None
+        raise error_class(explain(error, url)) from None
     except exceptions.BaseError as error:
         # Without the answer itself: it may hold a signature.
-        raise (DiskFullError if _is_full(error) else of)(explain(error, url)) from None
+        raise (DiskFullError if _is_full(error) else error_class)(explain(error, url)) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise of(
+        raise error_class(
             f"{url}: obstore panicked ({_first_line(error)}); see to the variables that it reads, such as "
             f"{CREDENTIALS.get(url.partition('://')[0], 'HTTPS_PROXY')}"
         ) from None
 
 
 def explain(error: Exception, url: str) -> str:
-    """What an error of obstore at a URL means, and what to do; without what is secret."""
-    code, found = _code(error), _STATUS.search(str(error))
-    status = int(found[1]) if found else 0
+    """A message for an error of obstore at a URL, with the remedy and without secrets."""
+    code, status_match = _code(error), _STATUS.search(str(error))
+    status = int(status_match[1]) if status_match else 0
     scheme, _, rest = url.partition("://")
     bucket = rest.partition("/")[0]
     who = CREDENTIALS.get(scheme, "the credentials")
@@ -174,10 +175,10 @@ def _is_full(error: Exception) -> bool:
 
 def _code(error: Exception) -> str:
     """The code of S3's and Azure's XML answers, such as AccessDenied; empty where there is none."""
-    found = _CODE.search(str(error))
-    return found[1] if found else ""
+    match = _CODE.search(str(error))
+    return match[1] if match else ""
 
 
 def _first_line(error: BaseException) -> str:
-    """The beginning of a message of obstore, without queries, which may be signed, and the server's answer."""
+    """The beginning of a message of obstore, without the server's answer and without queries, which may be signed."""
     return re.sub(r"\?\S*", "", str(error).partition("\n")[0].partition(": <?xml")[0])[:300]

@@ -1,4 +1,4 @@
-"""Samples for fits: documents by rising id, which is a random order that neither input order nor fragments change."""
+"""Samples for fits: documents by rising id, a random order that depends neither on input order nor on fragments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CLIP_BYTES = 1 << 16
 """A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
 
 MAX_DOCUMENTS = 1 << 18
-"""A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
+"""A text sample has at most this many documents: even a short one takes memory while a fit reads it."""
 
 READERS = 2
-"""Fragments that are decompressed at once, without the interpreter's lock."""
+"""Threads that decompress fragments, without the interpreter's lock."""
 
 
 def document_ids(store: Store, view: View) -> np.ndarray:
@@ -46,8 +46,8 @@ def used_halves(store: Store, view: View) -> np.ndarray:
 def rows_by_id(
     store: Store, view: View, most: int | None = None, without: np.ndarray | None = None
 ) -> np.ndarray:
-    """Rows of the used documents, but for those of `without`, bool (rows,), by rising id, int64; the first `most`, or
-    all. Ids of no more than four times as many are held."""
+    """Rows of the used documents by rising id, int64: the first `most`, None for all. without: documents to leave out,
+    bool (rows,). Memory: ids of four times `most` documents."""
     used = view.used_documents()
     if without is not None:
         used &= ~without
@@ -55,31 +55,31 @@ def rows_by_id(
 
 
 def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
-    """The used rows, bool (N,), by rising id, int64; the first `most`, or all. parts: the ids, uint64 (n, 2) each, N in
-    all."""
-    held, rows, first = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0
+    """Rows of the used documents by rising id, int64: the first `most`, None for all. parts: ids, uint64 (n, 2) each, N
+    in all. used: bool (N,)."""
+    low_ids, low_rows, first = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0
     limit, count = np.uint64(2**64 - 1), 0
     for ids in parts:
         inside = np.flatnonzero(used[first : first + len(ids)])
         inside = inside[ids[inside, 0] <= limit]
-        held.append(ids[inside])
-        rows.append(inside + first)
+        low_ids.append(ids[inside])
+        low_rows.append(inside + first)
         first, count = first + len(ids), count + len(inside)
         if most is not None and count > 2 * most:
-            held, rows = [np.concatenate(held)], [np.concatenate(rows)]
-            limit = np.partition(held[0][:, 0], most)[most]
-            low = held[0][:, 0] <= limit
-            held, rows, count = [held[0][low]], [rows[0][low]], int(low.sum())
-    found, of = np.concatenate(held), np.concatenate(rows)
-    return of[np.lexsort((found[:, 1], found[:, 0]))][:most]
+            kept_ids, kept_rows = np.concatenate(low_ids), np.concatenate(low_rows)
+            limit = np.partition(kept_ids[:, 0], most)[most]
+            low = kept_ids[:, 0] <= limit
+            low_ids, low_rows, count = [kept_ids[low]], [kept_rows[low]], int(low.sum())
+    ids, rows = np.concatenate(low_ids), np.concatenate(low_rows)
+    return rows[np.lexsort((ids[:, 1], ids[:, 0]))][:most]
 
 
 def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
-    """Texts of the first documents of `rows`, int64 (n,), each clipped: at most `max_bytes` of them, and at least
-    one."""
+    """Texts of the first documents of `rows`, int64 (n,), each clipped: up to `max_bytes` in all, but at least one
+    text."""
     total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
-    # So many characters are as many bytes or more.
+    # CLIP_BYTES characters are as many bytes or more.
     texts: list[str] = beginnings(store, view, rows, CLIP_BYTES).to_pylist()
     return [
         text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
@@ -88,7 +88,7 @@ def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> 
 
 
 def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> pa.Array:
-    """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
+    """The first characters of the texts of document rows, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
     return contents(store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(texts, 0, characters))
@@ -98,34 +98,35 @@ EXAMPLE_CHARACTERS = 200
 
 
 def first_lines(store: Store, view: View, rows: np.ndarray) -> list[str]:
-    """How the texts of some document rows begin, in one line of EXAMPLE_CHARACTERS each."""
-    read = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS)
-    return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in read.to_pylist()]
+    """The first EXAMPLE_CHARACTERS of the texts of document rows, as one line each."""
+    texts = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS).to_pylist()
+    return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in texts]
 
 
 def contents(
     store: Store,
     fragments: tuple[Fragment, ...],
     rows: np.ndarray,
-    of: Callable[[pa.ChunkedArray], pa.ChunkedArray] = lambda content: content,
+    transform: Callable[[pa.ChunkedArray], pa.ChunkedArray] = lambda content: content,
 ) -> pa.Array:
-    """Content of some rows, int64 (n,), of fragments laid end to end, or what `of` makes of it, in the order of `rows`;
-    all of it is held.
+    """Content of rows, int64 (n,), of fragments laid end to end, in the order of `rows`. transform: applied to the
+    content of each fragment.
 
     Raises:
         StoreError: a fragment is missing or damaged.
     """
-    held = list(by_fragment(fragments, rows))
-    if not held:
+    by_number = list(by_fragment(fragments, rows))
+    if not by_number:
         return pa.nulls(0, pa.large_string())
 
     def read(part: tuple[int, np.ndarray, np.ndarray]) -> list[pa.Array]:
-        at, _, inside = part
-        chunks: list[pa.Array] = of(read_content(store, fragments[at].file).take(row_array(inside))).chunks
+        number, _, inside = part
+        content = read_content(store, fragments[number].file).take(row_array(inside))
+        chunks: list[pa.Array] = transform(content).chunks
         return chunks
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="divorder-sample") as threads:
-        parts = list(chain.from_iterable(threads.map(read, held)))
+        chunks = list(chain.from_iterable(threads.map(read, by_number)))
     place = np.empty(len(rows), np.int64)
-    place[np.concatenate([places for _, places, _ in held])] = np.arange(len(rows))
-    return pa.concat_arrays(parts).take(row_array(place))
+    place[np.concatenate([places for _, places, _ in by_number])] = np.arange(len(rows))
+    return pa.concat_arrays(chunks).take(row_array(place))

@@ -1,13 +1,13 @@
-"""Files that are read: of this machine, or at a URL of an object store, a web server or the Hugging Face Hub.
+"""Files to read: of this machine, or at a URL of an object store, a web server or the Hugging Face Hub.
 
-A source is a `Path` or a `RemoteFile`; of both, `name`, `suffix` and `str()` say what it is called, and `open_source`
-gives a raw file to seek and read in. A RemoteFile is a file as it was found, known by its tag: the ETag, size and date
-where a server gives none, the blob of a file on the Hub. Reading it gives those bytes, or an InputError: each request
-asks for the tag. It can be sent to other processes, which read by their own environment's credentials.
+A source is a `Path` or a `RemoteFile`; both have `name`, `suffix` and `str()`, and `open_source` gives a raw file to
+seek and read in. A RemoteFile is one version of a file, known by its tag: the ETag; size and date where a server gives
+none; the blob of a file on the Hub. Each request asks for the tag, so a read gives the bytes of that version or raises
+InputError. It can be sent to other processes, which read by the credentials in their own environment.
 
-Cost: pieces of PIECE_BYTES, of which AHEAD are on their way while a file is read from front to back; what a Parquet
-reader jumps among stays in memory, up to KEPT pieces. A web server that knows no range requests sends the whole file,
-each time it is opened, to the temporary folder.
+Cost: pieces of PIECE_BYTES, AHEAD of them requested in advance while a file is read from front to back; up to KEPT
+pieces stay in memory for a Parquet reader, which jumps. A web server without range requests sends the whole file to the
+temporary folder, each time it is opened.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ WEB = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at a URL: its bytes, and the tag that they are known by; of the Hub the commit it was found in, of others
-    when it was written, in seconds since 1970."""
+    """A version of a file at a URL: its size in bytes and its tag; on the Hub its commit; elsewhere when it was
+    written, in seconds since 1970."""
 
     url: str
     size: int
@@ -65,9 +65,9 @@ class RemoteFile:
         """Bytes [start, end), as a buffer.
 
         Raises:
-            InputError: the file is another one by now, or the server cannot be read from.
+            InputError: the file has changed, or the server cannot be read from.
             FileNotFoundError: it is gone.
-            _NoRangesError: the server knows no range requests.
+            _NoRangesError: the server supports no range requests.
         """
         if self.commit:
             return hub.fetch(self.url, self.commit, start, end)
@@ -75,7 +75,7 @@ class RemoteFile:
             return self._get({"range": (start, end)}).bytes()
 
     def download(self) -> IO[bytes]:
-        """All of it, in a temporary file without a name.
+        """The whole file, in a temporary file without a name.
 
         Raises:
             InputError, FileNotFoundError: as `fetch` does.
@@ -90,8 +90,9 @@ class RemoteFile:
     def _get(self, options: dict[str, Any]) -> Any:
         obstore = load_extra("obstore")
 
-        # A weak tag, W/"...", matches no condition; the answer tells it too.
-        condition = {"if_match": f'"{self.tag}"'} if _is_strong(self.tag) else {}
+        # Weak tags, W/"...", and those made of size and date match no condition; the answer's tag is compared too.
+        is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
+        condition = {"if_match": f'"{self.tag}"'} if is_strong else {}
         store, key = bucket(self.url)
         try:
             with explained(self.url, InputError):
@@ -113,7 +114,7 @@ class RemoteFile:
 
 
 class _NoRangesError(Exception):
-    """A server sends files whole, or not at all."""
+    """The server supports no range requests."""
 
 
 Source = Path | RemoteFile
@@ -129,25 +130,25 @@ def open_source(source: Source) -> IO[bytes]:
 
 
 def tag_of(source: Source) -> str:
-    """The tag of a file at a URL, "" of one of this machine."""
+    """The tag of a file at a URL; "" for a file of this machine."""
     return source.tag if isinstance(source, RemoteFile) else ""
 
 
 def identity(source: Source) -> tuple[int | str, ...]:
-    """What differs in a file that was changed or put into another's place; its size comes first.
+    """Values that differ once a file is changed or replaced; its size comes first.
 
     Raises:
-        OSError: a file of this machine cannot be looked at.
+        OSError: a file of this machine cannot be inspected.
     """
     if isinstance(source, RemoteFile):
         return source.size, source.tag
     status = os.stat(source)
-    # The change time cannot be set: it tells a file that was put back with its old times.
+    # Programs cannot set the change time: it reveals a file that was put back with its old times.
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _Reader(io.RawIOBase):
-    """A RemoteFile, open. A read gives all that is asked for, up to the end of the file."""
+    """A RemoteFile, open. A read returns as many bytes as requested, up to the end of the file."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self._at = file, 0
@@ -182,12 +183,12 @@ class _Reader(io.RawIOBase):
             taken += len(part)
             self._at += len(part)
             if len(part) == len(data):
-                # Read to its end, it is hardly read again.
+                # A piece that was read to its end is rarely read again.
                 self._pieces.pop(number, None)
         return taken
 
     def _piece(self, number: int, last: int) -> Any:
-        """One piece, with those up to `last` on their way, and some more behind pieces that were read."""
+        """One piece; requests those up to `last` too, and further ones where the piece before was read."""
         if self._whole:
             self._whole.seek(number * PIECE_BYTES)
             return self._whole.read(PIECE_BYTES)
@@ -224,30 +225,26 @@ class _Reader(io.RawIOBase):
 
 
 def described(url: str, meta: ObjectMeta) -> RemoteFile:
-    """The file at a URL as a server describes it."""
+    """The file at a URL, by a server's description."""
     return RemoteFile(url, meta["size"], _tag(meta), modified=meta["last_modified"].timestamp())
 
 
 def _tag(meta: ObjectMeta) -> str:
-    """Azure's lists leave out the quotes that its other answers have."""
+    """A tag without the quotes, which Azure's lists lack and its other answers have."""
     tag = meta["e_tag"]
     if not tag:
         return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
     return tag if tag.startswith("W/") else tag.strip('"')
 
 
-def _is_strong(tag: str) -> bool:
-    return not tag.startswith("W/") and " bytes of " not in tag
-
-
 def bucket(url: str) -> tuple[ObjectStore, str]:
-    """The bucket, or server, of a URL and the key in it. Connections are kept, as making one takes some 20 ms.
+    """The bucket, or server, of a URL and the key in it. Connections, which take some 20 ms to make, are reused.
 
     Raises:
         InputError: as `connect` does.
     """
     parts = urlsplit(url)
-    # Keys of an object store are taken as they are.
+    # Keys of an object store are not quoted.
     key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
     known = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
     return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), known), key.strip("/")

@@ -1,4 +1,4 @@
-"""Vectors as they are clustered: the results of a stage of vectors, seen as they are or along principal components.
+"""Vectors as they are clustered: results of a stage of vectors, as they are or along principal components.
 
 Letters: N accepted records, n rows, D dims of the space.
 """
@@ -26,8 +26,8 @@ RESULTS = "results"
 class Space:
     """Vectors as they are clustered.
 
-    `files` hold them; `centre`: take away what all documents share before clustering (components have done so);
-    `components`: None where vectors are taken as they are.
+    files: hold the stored vectors. centre: subtract the mean before clustering (`components` have done so). components:
+    None where vectors are used as they are.
     """
 
     files: StageFiles
@@ -42,30 +42,34 @@ class Space:
         """Vectors float32 (rows, D) of a fragment."""
         return self.transform(self.files.read(fragment)["vectors"])
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, np.ndarray]]:
-        """Vectors float32 (rows, D) fragment by fragment, in the order given."""
-        for fragment, arrays in self.files.each(fragments):
-            yield fragment, self.transform(arrays["vectors"])
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, np.ndarray]]:
+        """(rows of a fragment when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
+        for rows, arrays in self.files.each(fragments):
+            yield rows, self.transform(arrays["vectors"])
 
     def transform(self, stored: np.ndarray) -> np.ndarray:
-        """Vectors float32 (n, D) of this space, of vectors as the stage stores them."""
+        """Vectors float32 (n, D) of this space from stored ones."""
         vectors = stored.astype(np.float32, copy=False)
         return project(vectors, self.components, threads=count_workers(0)) if self.components else vectors
 
     def dims(self, view: View) -> int:
         return int(next(self.each(view.documents[:1]))[1].shape[1])
 
+    def most_rows(self, view: View, size: int) -> int:
+        """How many vectors take at most `size` bytes, but at least one."""
+        return max(1, size // (4 * self.dims(view)))
+
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
-        """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
+        """Vectors of document rows, float32 (n, D), in the order of `rows`."""
         if not len(rows):
             return np.empty((0, self.dims(view)), np.float32)
-        found = np.empty((0, 0), np.float32)
+        vectors = np.empty((0, 0), np.float32)
         for places, inside, arrays in self.files.at(view.documents, rows):
-            vectors = self.transform(arrays["vectors"][inside])
-            if not found.size:
-                found = np.empty((len(rows), vectors.shape[1]), np.float32)
-            found[places] = vectors
-        return found
+            part = self.transform(arrays["vectors"][inside])
+            if not vectors.size:
+                vectors = np.empty((len(rows), part.shape[1]), np.float32)
+            vectors[places] = part
+        return vectors
 
 
 def embeddings_file(receipt: Receipt) -> str:
@@ -78,10 +82,10 @@ def _kind(receipt: Receipt) -> str:
 
 
 def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
-    """Vectors of the accepted records in input order, as stored, (N, D), memory-mapped read-only.
+    """Stored vectors of the accepted records in input order, (N, D), memory-mapped read-only.
 
-    `receipt` is that of a stage of vectors. The first call writes them to one file in the store, fragment by fragment;
-    later ones map it. Who calls this holds the store's lease, or knows that the file is there.
+    receipt: of a stage of vectors. The first call writes one file to the store, fragment by fragment; later calls map
+    it. The caller holds the store's lease, or knows that the file exists.
     """
     name = embeddings_file(receipt)
     if not store.exists(name):
@@ -94,7 +98,7 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
 
 
 def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
-    """A .npy file of the vectors of the records, each run of neighbours where it belongs."""
+    """Write a .npy file of the records' vectors; each run of neighbouring records is written at its offset."""
     begin = 0
     for records, rows, arrays in files.at(view.documents, view.document_row):
         vectors = arrays["vectors"]

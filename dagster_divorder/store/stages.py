@@ -11,7 +11,7 @@ import pyarrow as pa
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.store.arrays import MappedFile, pack, unpack, unpack_some, unpack_table
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.view import Fragment, by_fragment
+from dagster_divorder.store.view import Fragment, by_fragment, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class StageFiles:
     stage: str
     key: str
     known: dict[str, str] | None = field(default=None, compare=False, repr=False)
-    """The files, where they were listed before: for workers, which need not look."""
+    """The files as listed before, so that workers need not list them."""
 
     @property
     def folder(self) -> str:
@@ -33,31 +33,35 @@ class StageFiles:
         return self.store.hashed(self.folder) if self.known is None else self.known
 
     def listed(self) -> StageFiles:
-        """The same, with the files that there are now."""
+        """The same, with a listing of the files that exist now."""
         return replace(self, known=dict(self.present()))
 
     def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Store a fragment's result; arrays have one row a row of the fragment, or as the stage says."""
+        """Store a fragment's result: arrays with a row for each row of the fragment, or as the stage defines them."""
         return put_arrays(self.store, self.folder, fragment, arrays)
 
     def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        """The result of a fragment. MissingStageError where it has none."""
+        """The result of a fragment.
+
+        Raises:
+            MissingStageError: it has none.
+        """
         ((_, arrays),) = self.each([fragment])
         return arrays
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
-        """Results fragment by fragment, in the order given.
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
+        """(rows of a fragment when all are laid end to end, its result), fragment by fragment, in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
         """
-        for fragment, file in self._files(fragments):
-            yield fragment, unpack(self.store.read_verified(file))
+        for rows, (_, file) in zip(spans(fragments), self._files(fragments), strict=True):
+            yield rows, unpack(self.store.read_verified(file))
 
     def at(
         self, fragments: Sequence[Fragment], rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-        """Results of the fragments that hold some rows: (places in `rows`, their rows in the fragment, its result), see
+        """Results of the fragments that hold the rows: (places in `rows`, their rows in the fragment, its result), see
         `by_fragment`.
 
         Raises:
@@ -89,12 +93,13 @@ class StageFiles:
         return self.columns(fragments, name)[0]
 
     def columns(self, fragments: Sequence[Fragment], *names: str) -> list[np.ndarray]:
-        """Several of them in one pass, in which nothing else of the files is read."""
+        """Several arrays over all fragments, in one pass that reads nothing else of the files."""
         parts = [self._read(file, names) for _, file in self._files(fragments)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def mapped(self, fragments: Sequence[Fragment], name: str) -> Iterator[np.ndarray]:
-        """One array of each fragment, in the order given, mapped from its file: memory that the system takes back."""
+        """One array of each fragment, in the order given, mapped from its file, so that the system can free the
+        memory."""
         return (self._read(file, [name], mapped=True)[0] for _, file in self._files(fragments))
 
     def _read(self, name: str, columns: Sequence[str], *, mapped: bool = False) -> list[np.ndarray]:

@@ -1,17 +1,16 @@
-"""The state of a store: one document that says what every stage made, and where that lies.
+"""The state of a store: one document with the results of all stages and the files that hold them.
 
 It is replaced as a whole: in a folder by a rename, under the lease; on objects by the compare-and-swap of the head
 (`store.head`). So a killed process leaves the state before a change or the one after it. Files are written before the
-state names them, and removed after it names them no more.
+state names them, and removed after it has ceased to name them.
 
-It holds three things:
-    receipts  what each stage came to when it last ran
-    results   what is stored of each stage under each of its keys, in the order of use: the last `HISTORY` results of a
-              whole corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
+    receipts  each stage's last run: its result and figures
+    results   the stored results of each stage, one a key, in the order of use: the last `HISTORY` results of a whole
+              corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
     outputs   the names that this store has written into each output folder
 
-The document carries a hash of itself. A copy of it, as the last run left it, lies under a hashed name in `states/`: a
-run that finds the document damaged or gone puts the copy in its place.
+The document carries a hash of itself. `states/` holds a copy, under a hashed name, from the end of the last run; a run
+that finds the document damaged or gone puts the copy in its place.
 """
 
 from __future__ import annotations
@@ -34,12 +33,11 @@ HISTORY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Receipt(AsTable):
-    """What a stage came to when it last ran.
+    """The last run of a stage.
 
-    `fingerprint` is the code version and the hash of the settings it was made with, `key` what it is filed under,
-    `version` the hash of its content, `upstream` the versions of the stages it read, `files` its named files in the
-    store, `facts` what later stages and runs read of it, `figures` what people see, `settings` those that were not at
-    their defaults.
+    fingerprint: code version, and hash of the settings that decide the result. key: the result is stored under it.
+    version: hash of the content. upstream: versions of the stages that it read. files: named files in the store. facts:
+    values for later stages and runs. figures: values for people. settings: those that were not at their defaults.
     """
 
     stage: str
@@ -54,7 +52,7 @@ class Receipt(AsTable):
 
     @property
     def _as_table(self) -> TextTable:
-        """The figures that are no tables of their own."""
+        """The figures, without those that are tables themselves."""
         simple = {name: value for name, value in self.figures.items() if not isinstance(value, (list, dict))}
         rows = [
             {"figure": name, "value": str(value)}
@@ -65,8 +63,7 @@ class Receipt(AsTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What is stored under a key of a stage: `version`, `files`, `facts` and `figures` as in `Receipt`, but for what is
-    told of a run alone."""
+    """A stored result of a stage; fields as in `Receipt`, without facts and figures that describe a run alone."""
 
     key: str
     version: str
@@ -87,20 +84,20 @@ class State:
     outputs: dict[str, list[FileName]] = field(default_factory=dict)
 
     def entries(self) -> list[Receipt | Result]:
-        """Whatever names files of the store."""
+        """All receipts and results: whatever names files of the store."""
         return [*self.receipts.values(), *(result for results in self.results.values() for result in results)]
 
 
 _SHAPE = TypeAdapter(State)
 _known: tuple[bytes | None, State] = None, State()
-"""The document that this process has read or written last, as bytes and as values."""
+"""The document that this process read or wrote last, as bytes and as values."""
 
 
 def load_state(store: Store) -> State:
-    """The state of a store, an empty one where nothing ran yet.
+    """The state of a store; an empty one where nothing ran yet.
 
     Raises:
-        DamagedFileError: the document is not what was written, or gone though there is a copy of it.
+        DamagedFileError: the document is damaged, or missing although there is a copy of it.
     """
     global _known
     if store.exists(STATE):
@@ -123,12 +120,12 @@ def load_state(store: Store) -> State:
 
 
 def signed(plain: bytes) -> bytes:
-    """The document that a JSON object makes: with a hash of it before all else."""
+    """The document of a JSON object: the object, with its hash as the first entry."""
     return b'{"check":"%s",%s' % (xxhash.xxh3_128_hexdigest(plain).encode(), plain[1:])
 
 
 def save_state(store: Store, state: State) -> None:
-    """Replace the state of a store. For who holds the lease."""
+    """Replace the state of a store. The caller holds the lease."""
     global _known
     data = signed(orjson.dumps(state))
     store.put(STATE, data, replace=True)
@@ -136,14 +133,14 @@ def save_state(store: Store, state: State) -> None:
 
 
 def keep_copy(store: Store) -> None:
-    """Keep a copy of the state, in the place of the one before."""
+    """Replace the copy of the state."""
     if store.exists(STATE):
         name = store.put_hashed(COPIES, "state", store.read(STATE), "json")
         store.delete(*(other for other in store.list(COPIES) if other != name))
 
 
 def mend_state(store: Store) -> str | None:
-    """Put the copy in the place of a state that is damaged or gone; what was done, in words, None where all is well.
+    """Put the copy in the place of a state that is damaged or gone; returns a message, None where the state is sound.
 
     Raises:
         DamagedFileError: there is no copy, or it is damaged too.
@@ -165,7 +162,7 @@ def mend_state(store: Store) -> str | None:
 
 
 def load_receipt(store: Store, stage: str) -> Receipt | None:
-    """The receipt of a stage, None if it never ran on this store.
+    """The receipt of a stage; None if it never ran on this store.
 
     Raises:
         DamagedFileError: as `load_state` does.
@@ -175,7 +172,7 @@ def load_receipt(store: Store, stage: str) -> Receipt | None:
 
 
 def save_receipt(store: Store, receipt: Receipt) -> None:
-    """Make a receipt the one of its stage, and its result the last that was used."""
+    """Replace the receipt of its stage, and move its result to the end of the order of use."""
     state, stage = load_state(store), receipt.stage
     used = sorted(state.results.get(stage, []), key=lambda result: result.version == receipt.version)
     kept = used if "fit" in receipt.files else used[-HISTORY:]
@@ -184,7 +181,7 @@ def save_receipt(store: Store, receipt: Receipt) -> None:
 
 
 def drop_receipt(store: Store, stage: str) -> None:
-    """Forget that a stage ever ran; its results stay."""
+    """Remove the receipt of a stage; its results stay."""
     state = load_state(store)
     receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage}
     if receipts.keys() != state.receipts.keys():
@@ -192,7 +189,7 @@ def drop_receipt(store: Store, stage: str) -> None:
 
 
 def load_result(store: Store, stage: str, key: str) -> Result | None:
-    """What is stored of a stage under a key, None where nothing is."""
+    """The result of a stage under a key; None where there is none."""
     for result in load_state(store).results.get(stage, []):
         if result.key == key:
             return _recorded(store, stage, result)
@@ -208,24 +205,24 @@ def save_results(store: Store, stage: str, results: list[Result]) -> None:
 
 
 def keep_result(store: Store, stage: str, result: Result) -> None:
-    """Make a result the one under its key."""
+    """Add a result, in the place of an older one under its key."""
     known = load_state(store).results.get(stage, [])
     save_results(store, stage, [*(other for other in known if other.key != result.key), result])
 
 
 def as_stored(values: Told) -> Told:
-    """A receipt or a result as it is once it is read again: NumPy numbers and arrays are plain ones."""
+    """A receipt or a result as it will be read back: NumPy numbers and arrays become plain ones."""
     return type(values)(**orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
 
 
 def _recorded(store: Store, stage: str, values: Told) -> Told:
-    """The same, for a reader, who may change the dictionaries, and finds damage where it is read."""
+    """A copy for a reader, who may change its dictionaries; a missing file or fact raises DamagedFileError."""
     files, facts = (_Recorded(store, stage, part) for part in (values.files, values.facts))
     return replace(values, files=files, facts=facts, figures={**values.figures})
 
 
 class _Recorded(dict[str, Any]):
-    """What the state holds of a stage; to look for what it does not hold is to find that it is damaged."""
+    """Files or facts of a stage. The lookup of a missing name raises DamagedFileError."""
 
     def __init__(self, store: Store, stage: str, values: dict[str, Any]) -> None:
         super().__init__(values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -29,8 +30,8 @@ class Fragment:
 class View:
     """N accepted records in input order.
 
-    `record_row` and `document_row`, uint32 (N,), or int64 from 2^32 rows on, count rows through `records` and
-    `documents` laid end to end. Rows that no record refers to (deleted input) may be there.
+    record_row, document_row: rows of `records` and `documents` laid end to end, uint32 (N,), or int64 from 2^32 rows
+    on. No record may refer to some rows (deleted input).
     """
 
     kind: str
@@ -43,7 +44,7 @@ class View:
         return len(self.record_row)
 
     def take(self, records: np.ndarray) -> View:
-        """Some of the records, int64 (M,), also repeatedly."""
+        """The given records, int64 (M,), also repeatedly."""
         return replace(self, record_row=self.record_row[records], document_row=self.document_row[records])
 
     @property
@@ -53,30 +54,30 @@ class View:
 
     @property
     def copies(self) -> np.ndarray:
-        """int64 (N,): of each record the first position that holds its text. Equal for copies of a text, and, unlike
-        `document_row`, the same whatever fragments the documents are in."""
+        """The first position with each record's text, int64 (N,). Equal for copies of a text and, unlike
+        `document_row`, independent of the fragments."""
         first = np.empty(self.document_rows, np.int64)
-        # Of several values for one place the last stays.
+        # Of several values assigned to one place the last stays.
         first[self.document_row[::-1]] = np.arange(len(self) - 1, -1, -1)
         return first[self.document_row]
 
     def used_documents(self) -> np.ndarray:
-        """bool (document_rows,): which documents some record holds."""
+        """bool (document_rows,): documents that a record has."""
         used = np.zeros(self.document_rows, dtype=bool)
         used[self.document_row] = True
         return used
 
     def used_records(self) -> np.ndarray:
-        """bool (record rows,): which records the view holds."""
+        """bool (record rows,): records that the view has."""
         used = np.zeros(sum(fragment.rows for fragment in self.records), dtype=bool)
         used[self.record_row] = True
         return used
 
     def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
-        """(document fragment, places in `records` whose documents are in it, their rows in it), of each fragment that
-        holds some, in order. records: int64 (Q,), positions in the view, also repeatedly."""
-        for at, places, inside in by_fragment(self.documents, self.document_row[records]):
-            yield self.documents[at], places, inside
+        """(document fragment, places in `records` whose documents are in it, their rows in it) for each fragment with
+        such documents, in order. records: positions in the view, int64 (Q,), also repeatedly."""
+        for number, places, inside in by_fragment(self.documents, self.document_row[records]):
+            yield self.documents[number], places, inside
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
@@ -108,15 +109,20 @@ class View:
 def by_fragment(
     fragments: Sequence[Fragment], rows: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(number of a fragment, places in `rows` that are in it, their rows in it, rising), of each fragment that holds
-    some, in order. rows: int (Q,), of the fragments laid end to end, also repeatedly."""
+    """(number of a fragment, places in `rows` whose rows are in it, these rows in it, rising) for each fragment with
+    such rows, in order. rows: of the fragments laid end to end, int (Q,), also repeatedly."""
     by_row = np.argsort(rows, kind="stable")
     start = offsets(fragments)
-    # Wider bounds would have all rows copied.
+    # Of a wider type than the rows, NumPy would copy all rows.
     cuts = np.searchsorted(rows, compact(start), sorter=by_row)
-    for at in np.flatnonzero(np.diff(cuts)).tolist():
-        places = by_row[cuts[at] : cuts[at + 1]]
-        yield at, places, rows[places] - rows.dtype.type(start[at])
+    for number in np.flatnonzero(np.diff(cuts)).tolist():
+        places = by_row[cuts[number] : cuts[number + 1]]
+        yield number, places, rows[places] - rows.dtype.type(start[number])
+
+
+def spans(fragments: Sequence[Fragment]) -> list[slice]:
+    """The rows of each fragment when laid end to end."""
+    return [slice(*bounds) for bounds in pairwise(offsets(fragments).tolist())]
 
 
 def offsets(fragments: Sequence[Fragment]) -> np.ndarray:

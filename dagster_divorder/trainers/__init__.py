@@ -1,7 +1,7 @@
-"""What trainers do to an order, one trainer a file. Documented models; no trainer is imported.
+"""Models of what trainers do to an order, one trainer a file; no trainer is imported.
 
-`TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch, `compare` holds them
-against the plan.
+`TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch, and `compare` compares them
+with the plan.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Kept:
-    """Global batches read, held against the plan's."""
+    """Global batches read, compared with the plan's."""
 
     batches: int
-    """Whole batches that both have, the first ones of each: these were compared. Of an incomplete last one of the plan,
-    which trainers leave out, fill up or read as it is, nothing is said."""
+    """Whole batches that both have, the first ones of each: these are compared. An incomplete last batch of the plan is
+    not judged: trainers leave it out, fill it up or read it."""
     kept: int
-    """Of them, those that hold the plan's rows, in any order."""
+    """Compared batches that hold the plan's rows, in any order."""
     first: Difference | None
     missing_batches: int
     """Whole batches of the plan behind the last one read."""
@@ -49,13 +49,13 @@ class Kept:
 
     @property
     def in_order(self) -> bool:
-        """Every whole batch of the plan was read at its step. What comes behind the plan's last is not judged."""
+        """Whether every whole batch of the plan was read at its step. Batches after the plan's last are not judged."""
         return self.kept == self.batches and not self.missing_batches
 
 
 def compare(batches: Rows, plan: Rows) -> Kept:
-    """batches, plan: int64 (number of batches, B), the rows of each global batch, all epochs one after another; -1
-    for nothing in an incomplete last one. Linear but for sorting within batches: seconds for millions of rows.
+    """batches, plan: the rows of each global batch, all epochs one after another, int64 (batches, B); -1 fills up an
+    incomplete last batch. Linear but for sorting within batches: seconds for millions of rows.
 
     Raises:
         InputError: the two have batches of different sizes.

@@ -18,7 +18,7 @@ from dagster_divorder.trainers.trainer import (
 
 
 def shuffled_epochs(reading: Reading) -> list[Rows]:
-    """DistributedSampler's order of each pass: by seed + epoch, and filled up to a multiple of W from its beginning."""
+    """DistributedSampler's order of each pass: by seed + epoch, filled up to a multiple of W with its first rows."""
     orders = [torch_permutation(reading.length, reading.seed + epoch) for epoch in range(reading.passes)]
     return [np.append(order, np.resize(order, -len(order) % reading.world_size)) for order in orders]
 

@@ -1,7 +1,7 @@
 """grain: by default an IndexSampler with ShardOptions under its DataLoader, whose shards are contiguous slices.
 
 That loader's workers take every n-th row before rows are batched, so several workers mix even one rank's batches. A
-MapDataset that takes every W-th row and is batched before workers come in reads the rows as they lie.
+MapDataset that takes every W-th row and is batched before workers share it reads the rows as they lie.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dagster_divorder.trainers.trainer import (
 
 
 def _default(reading: Reading) -> Rows:
-    """Passes follow one another within a batch. Ranks read as many rows: a shorter shard begins again."""
+    """Passes follow one another within a batch. All ranks read equally many rows: a shorter shard begins again."""
     ranks, workers = [], max(reading.workers, 1)
     for shard in np.array_split(np.arange(reading.length), reading.world_size):
         stream = np.resize(shard, reading.length * reading.passes // reading.world_size)

@@ -1,8 +1,8 @@
 """A streaming `datasets` dataset under split_dataset_by_node and a PyTorch DataLoader that drops incomplete batches.
 
-By default the ranks take whole files in turn where W divides their number, so a batch is made of rows that lie far
-apart; else each takes every W-th row. The workers of a rank share its files out again. The loop does not call
-set_epoch, which reorders the files from the second epoch on although nothing was shuffled.
+By default the ranks take whole files in turn where W divides their number, so the rows of a batch lie far apart; else
+each takes every W-th row. The workers of a rank share its files. The loop does not call set_epoch, which would reorder
+the files from the second epoch on, even without shuffling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Hugging Face Trainer over a map-style dataset: its sampler, then accelerate's BatchSamplerShard.
 
 Micro-batch k goes to rank k mod W, so consecutive steps of all ranks are consecutive rows of the sampler, with any
-number of workers. With several ranks the last step is filled up with the epoch's first rows, and a last global batch
-of fewer accumulated steps is stepped on all the same.
+number of workers. With several ranks the last step is filled up with the epoch's first rows. A last global batch of
+fewer accumulated steps is an optimizer step too.
 """
 
 from __future__ import annotations

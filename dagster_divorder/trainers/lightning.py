@@ -1,7 +1,7 @@
 """Lightning's Trainer over a PyTorch DataLoader.
 
-With several ranks it replaces the sampler by a DistributedSampler that shuffles, even that of a DataLoader with
-shuffle=False. One rank's loader it leaves alone. An incomplete last batch of an epoch is stepped on.
+With several ranks it replaces the sampler by a DistributedSampler that shuffles, even for a DataLoader with
+shuffle=False. It does not change the loader of a single rank. An incomplete last batch is an optimizer step too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def _default(reading: Reading) -> Rows:
-    """A DataLoader as it comes: without shuffling, and without drop_last."""
+    """A DataLoader with its defaults: without shuffling, and without drop_last."""
     orders = (
         shuffled_epochs(reading) if reading.world_size > 1 else [np.arange(reading.length)] * reading.passes
     )

@@ -1,7 +1,7 @@
 """litdata's StreamingDataset and StreamingDataLoader, shuffle=False.
 
 Every worker of every rank reads a contiguous slice of whole micro-batches, rank by rank and within it worker by worker;
-the rows that do not fill all ranks are dropped. One rank keeps them by default, and a worker's slice is longer by them.
+rows that do not fill all ranks are dropped. A single rank keeps them by default, in the slice of one worker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks
 
 
 def _batches(reading: Reading, *, drop_last: bool) -> Rows:
-    """Each pass alike. The first workers of a rank read one micro-batch more where they cannot read as many."""
+    """All passes are equal. Where micro-batches cannot be shared equally, the first workers of a rank read one more."""
     share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
     each = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
     if not drop_last:

@@ -1,8 +1,8 @@
 """MosaicML StreamingDataset over MDS shards, shuffle=False.
 
-The rows are split into canonical nodes, by default one a machine, and a step takes as many rows of each. One canonical
-node is the whole export, so its steps are consecutive. Rows are repeated until all ranks have as many. The batch size
-given is a rank's; its workers' batches are dealt so that their number changes nothing.
+The rows are split into canonical nodes, by default one a machine, and a step takes equally many rows of each. A single
+canonical node is the whole export, so its steps are consecutive. Rows are repeated until all ranks have equally many.
+The batch size is that of a rank; the number of workers changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Megatron-LM: GPTDataset over one `.bin`/`.idx`, MegatronPretrainingSampler.
 
-GPTDataset shuffles the items of the `.idx`, cuts the stream that they make into samples, and shuffles the samples,
-unless its cache already holds the three index files: those it takes as they are. The sampler then gives each rank the
-next micro-batch, so that every global batch is consecutive. `consumed_samples` is all of its state.
+GPTDataset shuffles the items of the `.idx`, cuts their stream into samples, and shuffles the samples; if its cache
+already holds the three index files, it uses those. The sampler then gives each rank the next micro-batch, so that every
+global batch is consecutive. `consumed_samples` is its whole state.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
 
-SHARE_OF_A_LAST_EPOCH = 0.8  # GPTDataset shuffles a last epoch apart that it needs less of than this.
+SHARE_OF_A_LAST_EPOCH = 0.8  # GPTDataset shuffles a last epoch apart if it needs less than this share of it.
 
 
 def _default(reading: Reading) -> Rows:
-    """Without cache files: the rows of one epoch, each a single item. Rows of several items are cut elsewhere on top.
+    """Without cache files: the rows of one epoch, each a single item. (Rows of several items are cut elsewhere too.)
 
-    A sample reads one token beyond its row, so the last row of all epochs makes none, and one epoch more is begun.
+    A sample reads one token beyond its row, so the last row of all epochs makes no sample, and one epoch more begins.
     """
     rows, samples = reading.rows, reading.steps * reading.batch
     epochs = samples // rows + 1

@@ -1,7 +1,7 @@
 """nanotron (its main branch) over datatrove's `.ds` files, with Megatron's sampler.
 
-Files are taken in the order of their names as text and, unless shuffle_files is set, read one after another. Nothing
-follows the last row: every epoch has to be in the export.
+Files are sorted by their names as text and, unless shuffle_files is set, read one after another. Reading ends with the
+last row, so the export has to hold every epoch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def _batches(reading: Reading) -> Rows:
-    """One pass, however many are asked for."""
+    """One pass, for any number of epochs."""
     return consecutive(np.arange(reading.length), reading.batch)
 
 

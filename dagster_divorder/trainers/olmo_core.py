@@ -1,8 +1,8 @@
 """OLMo-core: NumpyFSLDataLoader over fixed-length rows.
 
-An epoch is a permutation of the rows, by PCG64(seed + epoch) and epochs from 1, or a file of that name in work_dir
-where there is one. Each epoch's incomplete last batch is dropped; the export's files begin the next epoch with it.
-Ranks share out a finished batch and workers take whole batches in turn, so neither changes what a batch holds.
+An epoch, from 1, is a permutation of the rows by PCG64(seed + epoch), or an index file in work_dir. Each epoch's
+incomplete last batch is dropped; the export's index files begin the next epoch with it. Ranks share out a finished
+batch and workers take whole batches in turn, so neither changes the content of a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def _default(reading: Reading) -> Rows:
-    """Without index files: the rows of one epoch in each."""
+    """Without index files: every epoch has the rows of one."""
 
     def order(epoch: int) -> Rows:
         rows = np.arange(reading.rows)
@@ -26,7 +26,7 @@ def _default(reading: Reading) -> Rows:
 
 
 def _best(reading: Reading) -> Rows:
-    """Stored epochs are index files, which go on where whole batches end: the plan's batches, one after another."""
+    """Stored epochs are index files, which give the plan's batches one after another."""
     if reading.stored_epochs and reading.rows >= reading.batch:
         return consecutive(np.arange(reading.length), reading.batch)
     return _epochs(reading.epochs, lambda epoch: np.arange(reading.rows), reading.batch)

@@ -1,6 +1,6 @@
-"""How much of an order survives a trainer: its global batches, held against the plan's.
+"""How much of an order a trainer keeps: its global batches, compared with the plan's.
 
-Positions count the sequences as they are to be read: position e * S + i is place i of epoch e.
+Positions count sequences in the plan's order: position e * S + i is place i of epoch e.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dagster_divorder.trainers.compare import Kept, compare
 from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
 
 ONE_RANK = {"world_size": 1, "workers": 1}
-"""`exports` under which rows lie in the order of training."""
+"""Settings of `exports` with which rows lie in the order of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What of an export decides how it is read: sequences S of an epoch, epochs, tokens of a sequence, sequences of a
-    global batch, rows of each file, and for which `world_size`, `micro_batch` and `workers` its rows lie
-    (`rows_for_contiguous_ranks`), if they do not lie in the order of training."""
+    """Properties of an export that decide how it is read: sequences S of an epoch, epochs, tokens of a sequence,
+    sequences of a global batch, rows of each file. layout: the `world_size`, `micro_batch` and `workers` for which its
+    rows lie (`rows_for_contiguous_ranks`); empty for the order of training."""
 
     path: str
     prefix: str
-    """How the names of its files begin."""
+    """Prefix of the names of its files."""
     sequences: int
     epochs: int
     sequence_length: int
@@ -37,7 +37,7 @@ class Shape:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], path: str) -> Shape:
-        """That of an export, by its manifest."""
+        """The shape of an export with this manifest."""
         return cls(
             path=path,
             prefix=manifest.get("prefix", "train"),
@@ -50,7 +50,7 @@ class Shape:
         )
 
     def laid(self, layout: Mapping[str, int]) -> Shape:
-        """The same with its rows for another layout, in files as large."""
+        """The same export with another layout, in files of the same size."""
         shape = replace(self, layout=layout, files=())
         each = max(self.files, default=0)
         files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each)) if each else ()
@@ -63,7 +63,7 @@ class Shape:
         return total // step * step
 
     def positions(self) -> np.ndarray:
-        """The position that each row of the files holds, int64."""
+        """Row of the files -> position, int64."""
         total = self.sequences * self.epochs
         return rows_for_contiguous_ranks(total, **self.layout) if self.layout else np.arange(total)
 
@@ -75,17 +75,18 @@ class Shape:
         workers: int | None = None,
         nodes: int | None = None,
     ) -> Reading:
-        """How a trainer reads it; what is not said is as the rows lie, else two ranks: one keeps what more lose.
+        """How a trainer reads it. None: as the rows lie, else two ranks, since a single one may keep an order that more
+        lose.
 
         Raises:
-            InputError: the world size and micro-batch do not divide the batch, or the like.
+            InputError: as `Reading`; for example, world size and micro-batch do not divide the batch.
         """
-        # Of another world size than the rows lie for, nothing else of their layout is taken for granted.
+        # With another world size than that of the layout, the rest of the layout is no default either.
         laid = self.layout if world_size in (None, self.layout.get("world_size")) else {}
         usual = {"world_size": math.gcd(self.batch, 2), "micro_batch": 1, "workers": 0, "nodes": 1, **laid}
         given = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
         return Reading(
-            # An export whose rows do not fill every rank's part is one epoch of what is left.
+            # A layout may leave rows out, so that the export counts as one epoch of the rest.
             rows=self.rows if self.layout else self.sequences,
             epochs=1 if self.layout else self.epochs,
             stored_epochs=True,
@@ -97,8 +98,9 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way in which a trainer reads a plan: as it comes, or with its `lines`, of the export as it is, or of one whose
-    rows lie for `layout` (empty: in the order of training). `read`: positions, int64 (batches, B), -1 for nothing."""
+    """A way in which a trainer reads a plan. lines: with its lines of configuration, else with its defaults. layout: of
+    the export; None is the present one, empty the order of training. read: positions, int64 (batches, B), -1 for
+    nothing."""
 
     lines: bool
     layout: Mapping[str, int] | None = None
@@ -107,7 +109,7 @@ class Way:
 
     @property
     def needs(self) -> str:
-        """What has to be set, in words."""
+        """The necessary settings, in words."""
         layout = "" if self.layout is None else export_keys(self.layout)
         lines = "its lines" if self.lines else ""
         return ", and ".join(filter(None, (layout, lines))) or "nothing set"
@@ -115,9 +117,9 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What a trainer keeps of a plan: as it comes (`default`), at the best that this export allows (`here`) and that
-    any layout of it allows (`best`). Each keeps at least what the one before it keeps, and `here` and `best` are the
-    way for which the least has to be set."""
+    """What a trainer keeps of a plan: with its defaults (`default`), in the best way for this export (`here`) and for
+    any layout of it (`best`). Each keeps at least as much as the one before. Of equally good ways `here` and `best` are
+    those that need the fewest settings."""
 
     trainer: Trainer
     reading: Reading
@@ -125,11 +127,11 @@ class Replay:
     here: Way
     best: Way
     lines: str | None
-    """The trainer's configuration for `best`; None where that is as it comes, and its lines would lose the order."""
+    """The trainer's configuration for `best`; None where the defaults are best and the lines would lose the order."""
 
 
 def export_keys(layout: Mapping[str, int]) -> str:
-    """The settings under which an export lies for a layout."""
+    """The settings of a layout."""
     return ", ".join(f"exports.{name} = {number}" for name, number in (layout or ONE_RANK).items())
 
 
@@ -170,7 +172,7 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
 
 
 def _better(one: Way, other: Way) -> Way:
-    """The one that keeps more; the first where both keep as much."""
+    """The way that keeps more; the first where both are equal."""
     first, second = (
         (way.kept.in_order, way.kept.kept, -way.kept.never_read, -way.kept.repeated) for way in (one, other)
     )
@@ -178,7 +180,7 @@ def _better(one: Way, other: Way) -> Way:
 
 
 def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Mapping[str, int]]:
-    """How else the rows of an export can lie for a trainer: in the order of training, or for its ranks."""
+    """Other layouts of an export for a trainer: the order of training, and those for its ranks."""
     layouts: list[Mapping[str, int]] = [{}]
     if trainer.contiguous_ranks:
         ranks = {"world_size": reading.world_size, "micro_batch": reading.micro_batch}

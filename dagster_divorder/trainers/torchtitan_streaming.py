@@ -1,9 +1,9 @@
 """torchtitan's HuggingFaceTextDataLoader over a streaming dataset.
 
 It splits as `datasets` does (hf_streaming), and its second pass calls set_epoch, which reorders the files. A dataset
-of one source has nothing to share out or to reorder: then rank r reads every W-th row, and a batch is consecutive.
-Known weakness: the workers of a loader share the epoch's number, and one that is ahead may set it before another has
-read it. From the second pass on several workers may then read the files in an order that no model can tell.
+of one source has no files to share or reorder: each rank reads every W-th row, and a batch is consecutive.
+Known weakness: the workers of a loader share the epoch's number, and a fast worker may set it before another has read
+it. From the second pass on several workers may then read the files in an order that no model predicts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a trainer does to an order: its sampler, stated again over row numbers.
+"""What a trainer does to an order: a model of its sampler over row numbers.
 
 Letters: B sequences of a global batch (one optimizer step), W ranks, b sequences that a rank reads at once.
 
-Rows are numbered as the trainer meets them: row 0 is the first of the export's first file. A model returns int64
-(batches, B): the rows of each global batch in the order of training, -1 where an incomplete batch holds nothing. The
-order inside a batch has no meaning. Pure NumPy, linear in the rows read; only seeded shuffles of torch import it.
+Rows are numbered in the order of the files: row 0 is the first of the export's first file. A model returns the rows of
+each global batch in the order of training, int64 (batches, B); -1 fills up an incomplete batch. The order inside a
+batch has no meaning. Pure NumPy, linear in the rows read; only torch's own seeded shuffles import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_divorder.errors import InputError
 Rows: TypeAlias = NDArray[np.int64]
 
 MAX_WORKERS = 1024
-"""Loader processes of a rank. More are a slip, and a model of a sampler takes time and memory for each."""
+"""Loader processes of a rank. A larger number is a mistake, and each costs a model time and memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Reading:
     """Sequences of a global batch, over all ranks and accumulated steps."""
     epochs: int = 1
     stored_epochs: bool = False
-    """The export holds every epoch, as copies or as an index, so that the trainer goes through it once and row
-    e * rows + i is row i of epoch e. Otherwise it holds one epoch, and the trainer begins again. `default` of a trainer
-    that reads an index (Megatron, OLMo-core) has none, and numbers the rows of one epoch."""
+    """The export holds every epoch, as copies or as an index: the trainer goes through it once, and row e * rows + i is
+    row i of epoch e. Otherwise it holds one epoch, and the trainer begins again. `default` of a trainer that reads an
+    index (Megatron, OLMo-core) uses no index, and numbers the rows of one epoch."""
     world_size: int = 1
     """Data-parallel ranks."""
     micro_batch: int = 1
@@ -48,7 +48,7 @@ class Reading:
     files: tuple[int, ...] = ()
     """Rows of each file of the export, for trainers that share out files; empty stands for one file."""
     seed: int = 0
-    """Of the trainer's own shuffling."""
+    """Seed of the trainer's own shuffling."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch", "epochs", "world_size", "micro_batch", "nodes"):
@@ -94,26 +94,25 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A trainer, and two ways in which it reads an export: as it comes, and as it keeps the order."""
+    """A trainer, and two ways in which it reads an export: with its defaults, and so that it keeps the order."""
 
     name: str
     title: str
     formats: tuple[str, ...]
-    """Names of the exports that it reads, best first."""
+    """Names of the export formats that it reads, best first."""
     default: Callable[[Reading], Rows]
     best: Callable[[Reading], Rows]
     """With `lines` in its configuration, which may set the number of workers."""
     lines: str
-    """What goes into its configuration for `best`, a format string; see `configuration`."""
+    """Lines of its configuration for `best`, a format string; see `configuration`."""
     resumes: str
-    """What a resume at another world size does."""
+    """Effect of a resume at another world size."""
     contiguous_ranks: bool = False
-    """With `best` each rank reads a contiguous part of the export, whose rows have to lie as
-    `rows_for_contiguous_ranks` says; they are numbered as they lie then."""
+    """With `best` each rank reads a contiguous part of the export, whose rows have to lie by
+    `rows_for_contiguous_ranks`; they are numbered in that layout."""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
-        """The lines for the best way. prefix: of the names of the export's files; sequence_length: tokens that it
-        stores a row."""
+        """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""
         return self.lines.format(
             **asdict(reading),
             path=path,
@@ -129,35 +128,35 @@ class Trainer:
 
 
 def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
-    """(n,) rows in the order read by all ranks together -> (batches, B). The incomplete last batch is dropped, or
-    filled with -1."""
+    """Rows in the order read by all ranks together, (n,) -> (batches, B). drop_last: drop an incomplete last batch,
+    else fill it up with -1."""
     if not drop_last:
         order = np.append(order, np.full(-order.size % batch, -1))
     return order[: order.size // batch * batch].reshape(-1, batch)
 
 
 def one_after_another(reading: Reading) -> Rows:
-    """The rows as they lie, and those of every further pass behind them: (batches, B)."""
+    """The rows as they lie, pass after pass: (batches, B)."""
     return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
 
 
 def pass_by_pass(reading: Reading) -> Rows:
-    """The rows as they lie in each pass, whose incomplete last batch is dropped: (batches, B)."""
+    """The rows as they lie; each pass drops its incomplete last batch: (batches, B)."""
     return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
-    """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
+    """The rows of each of W ranks -> (batches, B). Ends where the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
     cut = [stream[: steps * reading.micro_batch].reshape(steps, reading.micro_batch) for stream in streams]
     return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
 
 
 def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
-    """The rows that each worker of a rank reads -> (n,) in the order in which the rank gets them.
+    """The rows of each worker of a rank -> (n,) in the order in which the rank gets them.
 
-    A PyTorch DataLoader takes a micro-batch from each worker in turn, and passes over those that are done. A worker's
-    incomplete last micro-batch is dropped.
+    A PyTorch DataLoader takes a micro-batch from each worker in turn, and skips finished workers. A worker's incomplete
+    last micro-batch is dropped.
     """
     streams = [stream[: len(stream) // micro_batch * micro_batch] for stream in streams]
     turn = np.concatenate([np.arange(len(stream)) // micro_batch for stream in streams])
@@ -165,10 +164,8 @@ def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
 
 
 def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, workers: int = 0) -> Rows:
-    """Where rows lie for ranks and workers that each read a contiguous slice of the export.
-
-    int64 (n,): position in the file -> row of the order, so that step i of all ranks reads the order's own rows
-    i * W * b up to (i + 1) * W * b.
+    """The layout for ranks and workers that each read a contiguous slice of the export: position in the file -> row of
+    the order, int64 (n,). With it step i of all ranks reads the rows [i W b, (i + 1) W b) of the order.
 
     The file is W slices of `workers` slices (0 counts as 1), and a rank takes a micro-batch from each of its workers
     in turn. n is the largest multiple of W * b * workers up to `rows`: the last `rows` - n rows are left out, since
@@ -181,7 +178,7 @@ def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, w
 
 
 def torch_permutation(rows: int, seed: int) -> Rows:
-    """(rows,) of torch's generator, as its samplers draw it."""
+    """A permutation (rows,) of torch's generator, as its samplers draw it."""
     import torch
 
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()

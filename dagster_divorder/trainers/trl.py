@@ -1,6 +1,6 @@
 """TRL's SFTTrainer, which samples as the Hugging Face Trainer does.
 
-Two of its settings change rows rather than their order: packing makes other rows of them, max_length cuts them.
+Two of its settings change the rows themselves: packing makes other rows of them, and max_length cuts them.
 """
 
 from __future__ import annotations

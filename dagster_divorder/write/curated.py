@@ -1,14 +1,14 @@
 """The output folder, here or at a URL (store/folders.py): files written whole, named by a manifest that comes last.
 
 `curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
-files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was;
-then they are published, the manifest last, and files that belong to the old output alone are removed. Before the first
-file of an output is replaced by another, its manifest is marked as `replaced_by` that one's key: what is killed between
-the two leaves no manifest that anybody believes, and a mixture is never taken for an output.
+files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was.
+Then they are published, the manifest last, and files that only the old output had are removed. Before the first file of
+the old output is replaced, its manifest is marked as `replaced_by` the key of the new one: a run that is killed between
+the two leaves no valid manifest, so a mixture of two outputs is never taken for one.
 
-An output belongs to one store. The store keeps a *ledger* of the names that it has written into a folder, noted before
-they are, by which a commit that was broken off is tidied up. Only what the ledger names is ever removed; overwritten is
-only that, and what a sound manifest of this store names.
+An output belongs to one store. The store keeps a *ledger* of the names that it writes into a folder, and notes them
+before it writes; a later run tidies up an interrupted commit by it. Only files that the ledger names are removed. Only
+those, and files that a sound manifest of this store names, are overwritten.
 """
 
 from __future__ import annotations
@@ -52,35 +52,36 @@ BESIDE = (
     "ordering_animation.mp4",
     "ordering_animation_umap.mp4",
 )
-"""What is written next to an output and is no part of it."""
-MUCH_BYTES = 1 << 20
+"""Files that lie next to an output and are no part of it."""
+THREAD_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
 
 
-def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
-    """Names in an output folder, whose manifest has this name, that are this store's to overwrite and to remove.
+def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
+    """Names in an output folder that this store may overwrite and remove. name: of the folder's manifest.
 
     Raises:
         InputError: the folder holds the output of another store.
     """
     manifest = read_manifest(place, name, replaced=True)
-    owner = manifest["store"] if manifest else None
-    # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
-    is_owner = owner is not None and (owner["id"] == store.id or owner["path"] == store.real_place)
-    if owner is not None and not is_owner:
+    noted = load_state(store).outputs.get(real_place(place))
+    if not manifest:
+        return set(noted or ())
+    owner = manifest["store"]
+    # A store that was deleted and made anew in its place keeps its output, and so does one that was moved.
+    if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
             f"{_setting(name)} to another folder, or move what is in {place} away"
         )
-    by_manifest = {*manifest["files"], *manifest_names(name)} if manifest else set()
-    noted = load_state(store).outputs.get(real_place(place))
-    if noted is None and manifest:
-        # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
+    by_manifest = {*manifest["files"], *manifest_names(name)}
+    if noted is None:
+        # The store was made anew or the output was moved: the files beside it are this store's too.
         return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
-    return by_manifest | set(noted or ())
+    return by_manifest | set(noted)
 
 
 def _setting(manifest: str) -> str:
@@ -90,30 +91,30 @@ def _setting(manifest: str) -> str:
 def refuse_strangers(
     store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
-    """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
-    names there that are (see `ours`).
+    """Check that writing the `wanted` names into an output folder overwrites only files of this store; returns the
+    names that the store may overwrite and remove.
 
     Raises:
-        InputError: a file of one of these names is there that this store has not written, or the folder holds the
-            output of another store.
+        InputError: the folder holds a file of such a name that this store has not written, or the output of another
+            store.
     """
     folder = folder_at(place)
     with folder.explaining():
-        there = sorted(folder.names())
-    if not there:
+        names = sorted(folder.names())
+    if not names:
         return set()
-    mine = ours(store, place, manifest)
-    if strangers := [name for name in there if wanted(name) and name not in mine]:
+    own = _own_names(store, place, manifest)
+    if strangers := [name for name in names if wanted(name) and name not in own]:
         setting = _setting(manifest)
         raise InputError(
             f"{folder.where(strangers[0])} is there and was not written by this store; {setting} has to be a folder in "
             f"which no such file is overwritten: move it away, or set {setting} to another folder"
         )
-    return mine
+    return own
 
 
 def refuse_foreign_files(store: Store, settings: Settings) -> None:
-    """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
+    """`refuse_strangers` for all files of a run with these settings; called before anything is computed."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if "arrays" in output.sidecars else set()
@@ -124,7 +125,7 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
 
 
 def check_format(kind: str, output: Output) -> None:
-    """See that records of input of a kind, jsonl or parquet, can be written as asked.
+    """Check that records of input of a kind, jsonl or parquet, can be written in the format of the output.
 
     Raises:
         InputError: JSONL lines are to be written as Parquet.
@@ -137,7 +138,7 @@ def check_format(kind: str, output: Output) -> None:
 
 
 def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
-    """Write files of BESIDE next to an output, those that do not hold just that already.
+    """Write files of BESIDE next to an output, but for those that hold the same bytes already.
 
     Raises:
         InputError: as `refuse_strangers`.
@@ -145,16 +146,16 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     refuse_strangers(store, place, files.__contains__)
     _note(store, place, files)
     folder = folder_at(place)
-    there = folder.sizes()
+    sizes = folder.sizes()
     changed = [
-        name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
+        name for name, data in files.items() if sizes.get(name) != len(data) or folder.read(name) != data
     ]
     if changed:
         folder.write({name: files[name] for name in changed}, store.check)
 
 
 def remove_beside(store: Store) -> list[str]:
-    """Remove what this store has written next to its outputs; the names."""
+    """Remove the files that this store has written next to its outputs; returns their names."""
     removed = []
     for place, noted in load_state(store).outputs.items():
         folder = folder_at(as_place(place))
@@ -164,19 +165,19 @@ def remove_beside(store: Store) -> list[str]:
 
 
 def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[str]:
-    there = {*BESIDE} & {*noted} & folder.sizes().keys()
-    mine = sorted(there & ours(store, folder.place)) if there else []
-    folder.delete(mine)
-    return mine
+    present = {*BESIDE} & {*noted} & folder.sizes().keys()
+    removed = sorted(present & _own_names(store, folder.place)) if present else []
+    folder.delete(removed)
+    return removed
 
 
 def _noted(store: Store, place: Place) -> set[str]:
-    """Names in a folder that this store has written there, or was about to."""
+    """Names in a folder that this store has written there or was about to write."""
     return set(load_state(store).outputs.get(real_place(place), ()))
 
 
 def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
-    """Note that this store has written names into a folder, or is about to; or that these are the `only` ones."""
+    """Note names that this store writes into a folder. only: drop the names noted before."""
     before = _noted(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
@@ -186,8 +187,8 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 
 @contextlib.contextmanager
 def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
-    """A folder on this machine's disk for temporary files that take about `size` bytes: that of the output itself,
-    or of an output at a URL the store's.
+    """A folder on this machine's disk for temporary files of about `size` bytes: the output folder itself, or the
+    store's scratch folder where the output is at a URL.
 
     Raises:
         StoreError: as `Store.scratch` does.
@@ -201,10 +202,10 @@ def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class OutputFolder:
-    """Files of one output, staged under temporary names until `commit`.
+    """Files of one output, under temporary names until `commit`.
 
-    Use as a context manager: what was staged and not committed is removed at its end. `expected_bytes` is what the
-    output takes about, for the message when the disk is full; `manifest` the manifest's name.
+    Use as a context manager: its end removes files that were not committed. expected_bytes: about the size of the
+    output, for the message when the disk is full. manifest: the manifest's name. staged: temporary names, by name.
     """
 
     store: Store
@@ -227,21 +228,17 @@ class OutputFolder:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(StoreError), self.folder.explaining():
-            self._remove_staged()
+            # Only files of this object: another run may hold the lease by now, with temporary files of its own here.
+            self.folder.delete(self._temporary)
             self.folder.release()
-
-    def _remove_staged(self) -> None:
-        """Remove what is half-written here, and nothing else: the lease may be another run's by now, whose files lie
-        beside these."""
-        self.folder.delete(self._temporary)
 
     @property
     def by_workers(self) -> bool:
-        """Whether other processes can write its files: one process makes a commit to the Hub."""
+        """Whether other processes can write its files; a commit to the Hub is made by one process."""
         return isinstance(self.path, Path) or self.path.scheme != "hf"
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
-        """Write one file through `write(file)`; its bytes are hashed on the way.
+        """Write one file by `write(file)`, hashing its bytes on the way.
 
         Raises:
             StoreError: the disk is full or the folder not writable; the old output is still whole.
@@ -254,26 +251,22 @@ class OutputFolder:
             return write_hashed(self.folder, name, temporary, write)
 
     def draw(self, name: str) -> str:
-        """The temporary name under which a file is to be written, for `commit` to publish."""
-        temporary = self.staged[name] = self._temporary_name(name)
+        """A new temporary name for a file, in the same folder; `commit` gives the file its own name."""
+        temporary = (NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name()
+        self.staged[name] = temporary
+        self._temporary.append(temporary)
         return temporary
-
-    def _temporary_name(self, name: str) -> str:
-        """A temporary name in the same folder as a file."""
-        self._temporary.append((NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name())
-        return self._temporary[-1]
 
     @contextlib.contextmanager
     def explaining(self, name: str = "") -> Iterator[None]:
-        """Turns what goes wrong while a file, or several, are written into a StoreError, once what was written is
-        removed."""
+        """Turns an OSError while files are written into a StoreError; removes the temporary files first, so that the
+        message counts their space as free."""
         what = "the whole output, beside the one that is there,"
         with self.folder.explaining(name, self.expected_bytes, what):
             try:
                 yield
             except OSError:
-                # First, so that the message counts their space as free.
-                self._remove_staged()
+                self.folder.delete(self._temporary)
                 raise
 
     def stage_each(
@@ -284,7 +277,7 @@ class OutputFolder:
         progress: Progress | None = None,
         **needs: Any,
     ) -> None:
-        """Write files in workers, each through `write(item, file)`, by their names.
+        """Write files in workers by `write(item, file)`. items: by the files' names.
 
         Raises:
             StoreError: as `stage`.
@@ -296,18 +289,18 @@ class OutputFolder:
             self.entries |= dict(zip(items, written, strict=True))
 
     def remove_beside(self) -> list[str]:
-        """Remove what this store has written next to the output; the names."""
+        """Remove the files that this store has written next to the output; returns their names."""
         with self.folder.explaining():
             return _remove_beside(self.store, self.folder, _noted(self.store, self.path))
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Publish every staged file, the manifest last; then remove what only the old one named.
+        """Publish every staged file, the manifest last; then remove files that only the old manifest names.
 
-        Returns the manifest: what it says `about` the output, the store and the files.
+        Returns the manifest: `about`, the store and the files.
 
         Raises:
-            InputError: a file would be overwritten that is not this store's.
-            LeaseLostError: another run has the store now, and this output is out of date.
+            InputError: a file would be overwritten that this store has not written.
+            LeaseLostError: another run holds the store now, and this output is out of date.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
@@ -315,9 +308,9 @@ class OutputFolder:
         data = manifest_bytes(manifest)
         self._write(self.manifest, lambda file: file.write(data))
         self.store.check()
-        mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
-        # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
-        _note(self.store, self.path, mine | self.staged.keys())
+        own = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
+        # Names in a sound manifest are noted too: the ledger does not know them where the output was moved.
+        _note(self.store, self.path, own | self.staged.keys())
         stale = _noted(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
             if not self.folder.atomic:
@@ -327,20 +320,19 @@ class OutputFolder:
         return manifest
 
     def _withdraw(self, key: str) -> None:
-        """Mark the manifest that is there as replaced, if files that it names are about to be."""
+        """Mark the published manifest as replaced by the one of this key, if files that it names are replaced."""
         for name, manifest in sound_manifests(self.path, self.manifest):
-            if all(
-                manifest["files"].get(file, entry)["sha256"] == entry["sha256"]
+            if any(
+                manifest["files"].get(file, entry)["sha256"] != entry["sha256"]
                 for file, entry in self.entries.items()
             ):
-                continue
-            self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
+                self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
 
 
 def add_to_output(
     store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
 ) -> None:
-    """Write a file into the output that a folder holds, and name it in its manifest, in which `about` is added.
+    """Write a file into the output of a folder, and add the file and `about` to its manifest.
 
     Raises:
         InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
@@ -350,13 +342,14 @@ def add_to_output(
     with OutputFolder(store, place) as output:
         output.entries |= manifest["files"]
         output.stage(name, write)
-        output.commit({key: of for key, of in manifest.items() if key not in ("store", "files")} | about)
+        kept = {key: value for key, value in manifest.items() if key not in ("store", "files")}
+        output.commit(kept | about)
 
 
 def write_hashed(
     folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
-    """Write a file of a folder under a temporary name; what the manifest says of it."""
+    """Write a file of a folder under a temporary name; returns its entry in the manifest."""
     with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
         hashed = _HashedFile(file, thread)
         write(hashed)  # type: ignore[arg-type]
@@ -369,7 +362,7 @@ def write_hashed(
 
 @dataclass(frozen=True, slots=True)
 class _Staging:
-    """Writes a file of an output folder in a worker; what the manifest says of it."""
+    """Writes a file of an output folder in a worker; returns its entry in the manifest."""
 
     path: Place
     write: Callable[[Any, IO[bytes]], Any]
@@ -380,7 +373,7 @@ class _Staging:
 
 
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
-    """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
+    """Remove leftovers of an interrupted write or commit from an output folder. files: those in its manifest."""
     kept = {manifest, *files}
     noted = _noted(store, path)
     folder = folder_at(path)
@@ -388,14 +381,14 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
         store.check()
         folder.delete(noted - kept - {*BESIDE})
         _sweep(store, folder)
-    # Nothing is written where nothing is left over, so that an output that is up to date may be read-only.
+    # An output that is up to date may be read-only: nothing is written where nothing is left over.
     _note(store, path, kept | (noted & {*BESIDE}), only=True)
 
 
 def _sweep(store: Store, folder: Folder) -> None:
-    """Remove what killed runs have left half-written in a folder.
+    """Remove temporary files of killed runs from a folder.
 
-    Who holds the lease after the look at the folder held it before, so that what was seen there is no other run's.
+    The lease is checked after the folder is listed: so no other run has written the files in that list.
     """
     leftover = folder.temporary()
     store.check()
@@ -403,8 +396,8 @@ def _sweep(store: Store, folder: Folder) -> None:
 
 
 class _HashedFile(io.RawIOBase):
-    """A file open for writing that hashes and counts what passes, of much at a time in a thread of its own, and keeps
-    its first HEAD_BYTES. Closing it leaves the file open."""
+    """A file open for writing that hashes and counts its bytes, large pieces in a thread of its own, and keeps the
+    first HEAD_BYTES. Closing it leaves the underlying file open."""
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
@@ -417,7 +410,7 @@ class _HashedFile(io.RawIOBase):
         view = memoryview(data).cast("B")
         self.size += len(view)
         self.head += view[: HEAD_BYTES - len(self.head)]
-        if len(view) < MUCH_BYTES:
+        if len(view) < THREAD_BYTES:
             self.digest.update(view)
             return self._file.write(view)
         hashing = self._thread.submit(self.digest.update, view)

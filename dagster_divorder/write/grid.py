@@ -1,16 +1,16 @@
-"""`divorder grid-shuffle`: the sequences of exports shuffled on disk, a column or a row of a grid of files at a time.
+"""`divorder grid-shuffle`: shuffles the sequences of exports on disk, a column or a row of a grid of files at a time.
 
-For what is larger than memory and in no planned order: an export, or several, taken as one after another. The grid is
-`core.order.grid_shuffle`'s, so the sequences come in just the order that this strategy would give them in memory.
+For exports that are larger than memory and have no planned order; several are taken one after another. The grid is that
+of `core.order.grid_shuffle`, so the order is the one that this strategy gives in memory.
 
-    OUT/grid.json                       what is mixed and how, written first; it goes at the end
-    OUT/column-00002-of-00016.parquet   a column, mixed, its parts from the top row down; they go at the end
-    OUT/train-00002-of-00016.parquet    a row, mixed: a file of the result
-    _OUT/manifest.json                  last, beside OUT; then OUT is a `parquet` export
+    OUT/grid.json                       the plan: exports, grid and seed; written first, removed at the end
+    OUT/column-00002-of-00016.parquet   a mixed column, its parts from the top row down; removed at the end
+    OUT/train-00002-of-00016.parquet    a mixed row: a file of the result
+    _OUT/manifest.json                  written last, beside OUT; then OUT is a `parquet` export
 
-Every file gets its name when it is whole, so a run that was killed goes on with the first file that is not there, to
-the same bytes. A file belongs to one plan, by its metadata.
-Cost: the ids are read twice and written twice; on disk are the exports, the columns and the rows.
+Every file gets its name when it is whole, so the next run after a kill goes on with the first missing file, to the same
+bytes. The metadata of a file name its plan.
+Cost: the ids are read twice and written twice; the disk holds the exports, the columns and the rows.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     read_whole,
 )
-from dagster_divorder.store.output_manifests import entry_of
+from dagster_divorder.store.output_manifests import entry_of, manifest_bytes
 from dagster_divorder.write.curated import write_hashed
 from dagster_divorder.write.exports.parquet import SCHEMA, group_rows, open_writer, table
 
 PLAN = "grid.json"
 MEMORY = 2 << 30
-"""Bytes that the ids of a column, or of a row, take, about."""
+"""About how many bytes the ids of a column or a row take."""
 VERSION = 1
-"""Of the files that are written here."""
+"""Version of the files that are written here."""
 
 Read = Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """Rows [first, end): ids (n, L), tokens of each document (Q,), documents of each row (n,)."""
@@ -69,16 +69,16 @@ def grid_shuffle(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Shuffle the sequences of an export of one epoch, or of several, into one export, `parquet`; its manifest.
+    """Shuffle the sequences of exports of one epoch into one `parquet` export; returns its manifest.
 
-    memory: bytes that a column or a row may take, beside some 300 MB. A run into a folder where the same was begun goes
-    on there; what is in the folder and was not written by it is neither overwritten nor removed.
+    memory: bytes that a column or a row may take, beside some 300 MB. A folder in which the same shuffle was begun is
+    continued. Other files in the folder are neither overwritten nor removed.
 
     Raises:
         InputError: as `open_exports`; an export has several epochs; the memory holds no column; the seed is not in
-            [0, 2**63); the folder holds something else, or what other exports, another memory or seed has begun.
+            [0, 2**63); the folder holds other files, or a shuffle begun with other exports, memory or seed.
         StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
-            the disk full.
+            the disk is full.
     """
     if memory < 1 or not 0 <= seed < 1 << 63:
         raise InputError(
@@ -100,14 +100,14 @@ def grid_shuffle(
             f"memory is {memory:,} bytes, too little for a column of a grid of {sequences:,} sequences of "
             f"{length:,} ids; give {-(-size // math.isqrt(sequences)):,} or more"
         )
-    made = _Files(sources, out, Grid(sequences, columns**2, seed))
-    with _alone(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
-        return made.manifest(progress or Silent())
+    files = _Files(sources, out, Grid(sequences, columns**2, seed))
+    with _locked(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
+        return files.write(progress or Silent())
 
 
 @contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder alone, for as long as the process lives."""
+def _locked(out: Path) -> Iterator[None]:
+    """Hold the lock of the folder, which ends with the process at the latest."""
     with folder_at(out).explaining():
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
@@ -122,7 +122,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a grid: those of a column hold its parts, those of a row are the result."""
+    """The files of a grid: column files are intermediate, row files are the result."""
 
     sources: Sequence[Export]
     out: Path
@@ -130,7 +130,7 @@ class _Files:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides every byte."""
+        """All that decides the bytes of the files."""
         return {
             "version": VERSION,
             "exports": [manifest_check(source.manifest) for source in self.sources],
@@ -150,31 +150,33 @@ class _Files:
     def _names(kind: str, number: int) -> list[str]:
         return [f"{kind}-{at:05d}-of-{number:05d}.parquet" for at in range(number)]
 
-    def manifest(self, progress: Progress) -> dict[str, Any]:
-        """Write what is not there yet; the manifest of the whole."""
-        found = self._found()
-        if found is None or found.get("grid_shuffle") != self.plan:
+    def write(self, progress: Progress) -> dict[str, Any]:
+        """Write the files that are missing; returns the manifest of the export."""
+        manifest = self._manifest()
+        if manifest is None or manifest.get("grid_shuffle") != self.plan:
             self._begin()
             with progress("mixing", self.grid.columns + self.grid.rows, "columns and rows") as advance:
                 for number, name in enumerate(self.columns):
-                    self._column(number, name)
+                    if not self._is_written(name):
+                        parts, order = self.grid.column(number), self.grid.mixed_column(number)
+                        self._write(name, self._read, parts, order, [len(part) for part in parts])
                     advance(1)
                 entries = {}
                 for number, name in enumerate(self.rows):
                     entries[name] = self._row(number, name)
                     advance(1)
-            found = self._finish(entries)
+            manifest = self._finish(entries)
         for name in (*self.columns, PLAN):
             (self.out / name).unlink(missing_ok=True)
-        return found
+        return manifest
 
-    def _found(self) -> dict[str, Any] | None:
-        """The manifest of the export that is there."""
+    def _manifest(self) -> dict[str, Any] | None:
+        """The manifest of the export in the folder; None where there is none."""
         file = export_manifest_file(self.out)
         return read_whole(file) if file.is_file() else None
 
     def _begin(self) -> None:
-        """See that the folder is empty, or holds what this plan has begun, and note the plan."""
+        """Check that the folder is empty or was begun with this plan, and note the plan."""
         names = {name for name in os.listdir(self.out) if not name.startswith(TEMPORARY)}
         if names and PLAN not in names:
             raise InputError(
@@ -194,7 +196,7 @@ class _Files:
                 )
         else:
             beside = export_manifest_file(self.out).parent
-            if beside.exists() and self._found() is None and os.listdir(beside):
+            if beside.exists() and self._manifest() is None and os.listdir(beside):
                 raise InputError(
                     f"{beside} holds {min(os.listdir(beside))}, and the manifest of the shuffle would lie there; name "
                     f"another folder than {self.out}, or move it away"
@@ -203,13 +205,8 @@ class _Files:
             write_atomically(self.out / PLAN, orjson.dumps(self.plan))
         folder_at(self.out).delete(folder_at(self.out).temporary())
 
-    def _column(self, number: int, name: str) -> None:
-        if self._is_there(name):
-            return
-        parts = self.grid.column(number)
-        self._write(name, self._read, parts, self.grid.mixed_column(number), [len(part) for part in parts])
-
     def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A `Read` of the exports, which lie one after another."""
         begins = [0, *accumulate(map(len, self.sources))]
         blocks = [
             source.block(range(max(first - begin, 0), min(end - begin, len(source))))
@@ -223,8 +220,8 @@ class _Files:
         return ids, lengths, counts
 
     def _row(self, number: int, name: str) -> dict[str, Any]:
-        """What the manifest says of a row's file."""
-        if self._is_there(name):
+        """Write the file of a row where it is missing; returns its entry in the manifest."""
+        if self._is_written(name):
             with open(self.out / name, "rb") as file:
                 return entry_of(file)
         sizes = [[len(part) for part in self.grid.column(at)] for at in range(self.grid.columns)]
@@ -234,23 +231,23 @@ class _Files:
             "sequence_length": self.sources[0].length,
             "tokenizer": self.sources[0].manifest["tokenizer"],
         }
-        held = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, about)
+        columns = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, about)
         firsts = [
             (begin + sum(parts[:number]), parts[number]) for begin, parts in zip(begins, sizes, strict=False)
         ]
         return self._write(
             name,
-            lambda first, end: (held.ids(first, end), *held.documents(first, end)),
+            lambda first, end: (columns.ids(first, end), *columns.documents(first, end)),
             [range(first, first + size) for first, size in firsts],
             self.grid.mixed_row(number),
             [len(self.grid.row(number))],
         )
 
-    def _is_there(self, name: str) -> bool:
-        """Whether a file of this plan is there, which it is as a whole.
+    def _is_written(self, name: str) -> bool:
+        """Whether a file of this plan has been written; files get their names when they are whole.
 
         Raises:
-            StoreError: it is another one.
+            StoreError: the file is damaged or belongs to another plan.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -258,8 +255,7 @@ class _Files:
         if not (self.out / name).exists():
             return False
         with contextlib.suppress(pa.ArrowInvalid):
-            found = pq.read_schema(self.out / name).metadata or {}
-            if self._about(name).items() <= found.items():
+            if self._about(name).items() <= (pq.read_schema(self.out / name).metadata or {}).items():
                 return True
         raise StoreError(
             f"{self.out / name} is damaged, or of another shuffle; remove it, and run again, which makes it anew"
@@ -272,32 +268,34 @@ class _Files:
     def _write(
         self, name: str, read: Read, stretches: Sequence[range], order: np.ndarray, parts: Sequence[int]
     ) -> dict[str, Any]:
-        """Write the rows of some stretches in an order, int64 (n,). No row group holds rows of two of the `parts`, of
-        so many rows each: whoever reads one part decodes no other."""
+        """Write the rows of `stretches`, permuted by `order`, int64 (n,); returns the file's entry in the manifest.
+
+        parts: rows of each part of the file. No row group holds rows of two parts, so that a reader of one part decodes
+        no other."""
         length = self.sources[0].length
         step = group_rows(length)
         ids = np.empty((len(order), length), np.int32)
-        held: list[tuple[np.ndarray, np.ndarray]] = []
+        documents: list[tuple[np.ndarray, np.ndarray]] = []
         at = 0
         for stretch in stretches:
             for first in range(stretch.start, stretch.stop, step):
                 end = min(first + step, stretch.stop)
-                ids[at : at + end - first], *documents = read(first, end)
-                held.append((documents[0].astype(np.int32), documents[1]))
+                ids[at : at + end - first], lengths, counts = read(first, end)
+                documents.append((lengths.astype(np.int32), counts))
                 at += end - first
-        lengths, counts = (np.concatenate(column) for column in zip(*held, strict=True))
+        lengths, counts = (np.concatenate(column) for column in zip(*documents, strict=True))
         indptr = np.concatenate([[0], np.cumsum(counts)])
 
         def write(file: IO[bytes]) -> None:
             with open_writer(file, SCHEMA.with_metadata(self._about(name))) as writer:
                 for part in np.split(order, np.cumsum(parts)[:-1]):
                     for first in range(0, len(part), step):
-                        some = part[first : first + step]
-                        documents, begins = row_entries(indptr, some)
-                        tokens = np.add.reduceat(lengths[documents], begins[:-1])
-                        kept = ids[some][np.arange(length) < tokens[:, None]]
+                        rows = part[first : first + step]
+                        entries, begins = row_entries(indptr, rows)
+                        tokens = np.add.reduceat(lengths[entries], begins[:-1])
+                        unpadded = ids[rows][np.arange(length) < tokens[:, None]]
                         writer.write_table(
-                            table(kept, tokens, lengths[documents], np.diff(begins)), row_group_size=step
+                            table(unpadded, tokens, lengths[entries], np.diff(begins)), row_group_size=step
                         )
 
         folder, temporary = folder_at(self.out), temporary_name()
@@ -337,6 +335,5 @@ class _Files:
             "grid_shuffle": self.plan,
             "files": entries,
         }
-        data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
-        write_atomically(file_at(self.out, EXPORT_MANIFEST), data)
+        write_atomically(file_at(self.out, EXPORT_MANIFEST), manifest_bytes(manifest))
         return manifest

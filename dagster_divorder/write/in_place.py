@@ -1,10 +1,9 @@
-"""JSONL files whose lines are written where they belong, while the records are read in the order in which they lie.
+"""Writes each line of JSONL files at its offset, while the records are read in the order in which they are stored.
 
-Every record passes through memory once and is written once: the system's cache of the files puts the lines together.
-Guarantee: the bytes that `permute` writes otherwise. Cost: a call of the system a line, some 2 microseconds beside the
-copying, which is why short lines are taken in memory, or through files, instead. Memory: two fragments, and 16 bytes
-a record. Known weakness: what is larger than the cache would be written to the disk page by page, most of them twice.
-Measured: docs/decisions/speed.md.
+Every record is read once and written once; the system's file cache assembles the lines.
+Guarantee: the bytes that `permute` writes otherwise. Cost: a system call a line, some 2 microseconds besides copying;
+short lines go through memory or files instead. Memory: two fragments, and 16 bytes a record. Known weakness: beyond
+the cache's size, most pages would be written to the disk twice. Measured: docs/decisions/speed.md.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from dagster_divorder.store.output_manifests import entry_of
 from dagster_divorder.write.curated import OutputFolder
 
 LINE_BYTES = 1024
-"""Lines of this many bytes in the mean, or more, are written one by one."""
+"""Lines of this mean size or more are written one by one."""
 CACHE_PART = 16
-"""Of main memory such a part may be written. From a tenth on Linux begins to write to the disk by itself, pages that
-are yet to be filled among them: 4.3 GB of 24 took 15 s, and 25 s where an older output lay there."""
-LINE_FEED = b"\n"
+"""At most main memory divided by this is written in place. From a tenth of memory on Linux writes pages to the disk
+before they are full: 4.3 GB of 24 took 15 s, and 25 s over an older output."""
 
 
 def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
-    """Whether lines of these sizes, int (N,), are long enough, and few enough for the system's cache, in a folder of a
-    system that can write them so."""
+    """Whether lines of these sizes, int (N,), are long enough on average, fit the system's cache, and go into a local
+    folder."""
     total = int(sizes.sum())
     long = total >= LINE_BYTES * len(sizes)
     few = total <= main_memory() // CACHE_PART
@@ -48,12 +46,12 @@ def stage_in_place(
     begins: Mapping[str, int],
     advance: Advance,
 ) -> None:
-    """Stage files of lines, by name, each from an output position on, which follow each other.
+    """Stage consecutive files of lines.
 
     Args:
-        arrays: output positions, the lines of an array that come there, and the array, large_binary, without line feeds
-            (`rows_by_array`).
+        arrays: as `rows_by_array` gives them: output positions, rows, and the array, large_binary, without line feeds.
         sizes: int (M,), bytes of the line at each output position.
+        begins: the first output position of each file, by its name.
         advance: told of the lines written.
 
     Raises:
@@ -79,7 +77,7 @@ def stage_in_place(
             )
             advance(len(rows))
         with ThreadPoolExecutor(2, thread_name_prefix="divorder-hash") as threads:
-            # The disk takes what is hashed meanwhile.
+            # Hashing runs while the disk writes.
             saved = [threads.submit(os.fsync, file.fileno()) for file in opened]
             for name, file in zip(begins, opened, strict=True):
                 output.entries[name] = entry_of(file)
@@ -88,12 +86,12 @@ def stage_in_place(
 
 
 def _write(data: memoryview, low: list[int], high: list[int], file: list[int], offset: list[int]) -> None:
-    """Write the lines data[low:high] with their line feeds to descriptors, at offsets."""
+    """Write the lines data[low:high] and their line feeds to descriptors, at offsets."""
     write = os.pwritev
-    for first, end, to, at in zip(low, high, file, offset, strict=True):
-        left = end - first + 1 - write(to, (data[first:end], LINE_FEED), at)
-        if left:
-            # A full disk, or a very long line, takes a part; the next call goes on, or says why not.
-            rest = bytes(data[first:end]) + LINE_FEED
-            while left:
-                left -= os.pwrite(to, rest[-left:], at + len(rest) - left)
+    for first, end, descriptor, at in zip(low, high, file, offset, strict=True):
+        unwritten = end - first + 1 - write(descriptor, (data[first:end], b"\n"), at)
+        if unwritten:
+            # On a full disk, or for a very long line, a call writes a part; the next one goes on or raises.
+            line = bytes(data[first:end]) + b"\n"
+            while unwritten:
+                unwritten -= os.pwrite(descriptor, line[-unwritten:], at + len(line) - unwritten)

@@ -1,9 +1,9 @@
-"""The records of an output as a multiset, read back from its files, and those that JSON of Parquet rows should hold."""
+"""The records of an output as a multiset: read back from its files, or computed from the store."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,46 +19,44 @@ from dagster_divorder.store.view import View
 
 
 def written(files: Iterable[Source]) -> Multiset:
-    """The records of JSONL and Parquet files as an output holds them: a line ends with a line feed, and nothing else.
+    """The records of JSONL and Parquet files, read back; lines end with a line feed alone.
 
     Raises:
         OSError, InputError: a file cannot be read.
     """
-    found = Multiset()
+    records = Multiset()
     for path in files:
-        for part in _rows_of(path) if path.suffix == ".parquet" else _lines_of(path):
-            found += part
-    return found
-
-
-def _rows_of(path: Source) -> Iterator[Multiset]:
-    for rows in read_batches(path, None):
-        yield of_rows(row_bytes(rows))
-
-
-def _lines_of(path: Source) -> Iterator[Multiset]:
-    with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:  # type: ignore[type-var]
-        while lines := file.readlines(BLOCK_BYTES):
-            found = of_lines([line.removesuffix(b"\n") for line in lines])
-            yield found if lines[-1].endswith(b"\n") else found - Multiset(bytes=1)
+        if path.suffix == ".parquet":
+            for rows in read_batches(path, None):
+                records += of_rows(row_bytes(rows))
+            continue
+        with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:  # type: ignore[type-var]
+            while lines := file.readlines(BLOCK_BYTES):
+                records += of_lines([line.removesuffix(b"\n") for line in lines])
+                if not lines[-1].endswith(b"\n"):
+                    records -= Multiset(bytes=1)
+    return records
 
 
 def stored(store: Store, view: View, *, as_json: bool) -> Multiset:
-    """The records of a view as an output holds them, Parquet rows `as_json` as JSON lines; their content is read."""
-    found = Multiset()
-    times = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
-    of = of_rows if view.kind == "parquet" and not as_json else of_lines
+    """The records of a view as an output holds them, read from the store. as_json: Parquet rows become JSON lines."""
+    records = Multiset()
+    repeats = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
+    multiset_of = of_rows if view.kind == "parquet" and not as_json else of_lines
     first = 0
     for fragment in view.records:
         for chunk in read_content(store, fragment.file).chunks:
-            records = _spelled(chunk, as_json)
-            counts = times[first : first + len(records)].tolist()
-            found += of([one for one, count in zip(records, counts, strict=True) for _ in range(count)])
-            first += len(records)
-    return found
+            contents = _contents(chunk, as_json)
+            counts = repeats[first : first + len(contents)].tolist()
+            repeated = (
+                content for content, count in zip(contents, counts, strict=True) for _ in range(count)
+            )
+            records += multiset_of(list(repeated))
+            first += len(contents)
+    return records
 
 
-def _spelled(chunk: pa.Array, as_json: bool) -> Sequence[Content]:
+def _contents(chunk: pa.Array, as_json: bool) -> Sequence[Content]:
     if not pa.types.is_struct(chunk.type):
         return [value.as_buffer() for value in chunk]
     return json_lines(chunk) if as_json else row_bytes(pa.RecordBatch.from_struct_array(chunk))

@@ -1,16 +1,16 @@
-"""The one permutation of all that is written: rows of many arrays in another order, into files.
+"""Permutes rows of many arrays on their way into files. All that is written passes through here.
 
     in memory       arrays --take--> output files
     through files   arrays --take--> a file a group of arrays, bucket by bucket --take--> output files
     in place        arrays --write--> output files (write/in_place.py: long lines)
 
-A *bucket* is consecutive output positions. Each is in memory in turn, while the output files that hold it are written.
-Groups and output files are calls of the engine where workers are worth it.
+A *bucket* is a range of output positions. One bucket at a time is in memory, while the output files that hold it are
+written. Groups and output files are calls of the engine where workers are worth it.
 
-Values of large_binary arrays (lines, runs of token ids) are copied only when they are taken: until then 16 bytes stand
-for each, Arrow's views. Structs (rows of Parquet) are first laid end to end.
-Guarantee: the same bytes whatever the workers. Memory: MEMORY_BYTES or a bucket, structs twice; two arrays; 24 bytes a
-row.
+Values of large_binary arrays (lines, runs of token ids) are copied only once, when they are taken; until then Arrow's
+views stand for them, 16 bytes each. Structs (rows of Parquet) are first laid end to end.
+Guarantee: the same bytes for any number of workers. Memory: MEMORY_BYTES or a bucket, structs twice; two arrays; 24
+bytes a row.
 """
 
 from __future__ import annotations
@@ -41,21 +41,20 @@ from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 
 MEMORY_BYTES = 256 << 20
-"""Of rows that are ordered in memory."""
+"""The most bytes of rows that are ordered in memory."""
 BUCKET_BYTES = 128 << 20
 SLICE_BYTES = 1 << 20
-"""Small, so that the allocator has the memory of the last slice for the next one: pages that the system has to clear
-first cost more than copying into them."""
+"""Small, so that each slice reuses the memory of the last: new pages, which the system clears, cost more than the copy
+into them."""
 MAX_BUCKETS = 512
 WORKERS_FROM_CORES = 4
-"""With fewer workers one process writes lines in place, where it can: it keeps a core and a half busy, without their
-memory."""
+"""With fewer workers one process writes lines in place, where it can: it uses a core and a half, and less memory."""
 VIEWED_BYTES = 1 << 30
-"""Of the values that share a buffer: Arrow's views reach to 2 GiB."""
+"""The most bytes of values that share a buffer: offsets in Arrow's views end at 2 GiB."""
 
-Content = Callable[[], pa.Array]
+ReadArray = Callable[[], pa.Array]
 """Makes an array: large_binary without nulls, or a struct of the columns of Parquet rows. Picklable."""
-Write = Callable[[Iterator[pa.Array], IO[bytes]], object]
+WriteArrays = Callable[[Iterator[pa.Array], IO[bytes]], object]
 """Writes a file from consecutive arrays of its rows. Picklable."""
 
 
@@ -64,22 +63,23 @@ class Shard(NamedTuple):
 
     first: int
     end: int
-    write: Write
+    write: WriteArrays
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Permutation:
     """Rows of arrays in the order of the output.
 
-    contents: make the arrays, as if laid end to end. start: where each begins, and the end, int64 (arrays + 1,).
+    contents: make the arrays, which count as laid end to end. start: the first row of each, and the end, int64
+        (arrays + 1,).
     rows: output position -> row, int (M,).
-    sizes: about how many bytes each takes, int (M,); `exact`: they are lines of exactly so many.
+    sizes: about how many bytes each takes, int (M,). exact: they are lines of exactly these sizes.
     terminator: follows each value of large_binary.
     breaks: output positions where slices end, int64 rising from 0 to M; None: slices hold some SLICE_BYTES.
     through_files: whether rows pass through temporary files (see `passes_files`).
     """
 
-    contents: Sequence[Content]
+    contents: Sequence[ReadArray]
     start: np.ndarray
     rows: np.ndarray
     sizes: np.ndarray
@@ -89,13 +89,13 @@ class Permutation:
     through_files: bool
 
     def cuts(self) -> np.ndarray:
-        """Where buckets begin, and the end, int64 (buckets + 1,)."""
+        """The first position of each bucket, and the end, int64 (buckets + 1,)."""
         ends = np.cumsum(self.sizes, dtype=np.int64)
         buckets = min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))
         cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets))
         if self.breaks is not None:
             cuts = self.breaks[np.searchsorted(self.breaks, cuts)]
-        # A row that is larger than a bucket is one alone.
+        # A row that is larger than a bucket is a bucket of its own.
         return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
 
     def groups(self, cuts: np.ndarray) -> Iterator[_Group]:
@@ -112,7 +112,7 @@ class Permutation:
                 yield _Group(temporary_name(), self.contents[low:high], start, positions, rows)
 
     def in_memory(self) -> _Taken:
-        """All rows, once every array is read."""
+        """Reads every array."""
         with contextlib.closing(ahead(content() for content in self.contents)) as contents:
             values = _values(list(contents), self.terminator)
         return _Taken(np.array([0, len(self.rows)]), self.breaks, lambda bucket: (values, self.rows))
@@ -129,13 +129,13 @@ def permute(
     progress: Progress,
     unit: str,
 ) -> None:
-    """Stage files, by name, of rows in another permutation.
+    """Stage files of permuted rows.
 
     Args:
-        shards: the files, which follow each other.
-        engine: opened where there are several files of `workers_from` bytes or more in all.
-        scratch: folder of this machine for temporary files, where no workers write.
-        unit: what a row is, for progress.
+        shards: consecutive files, by name.
+        engine: opened for several files of `workers_from` bytes or more in all.
+        scratch: folder of this machine for temporary files, used where no workers write.
+        unit: name of a row, for progress.
 
     Raises:
         StoreError: see `OutputFolder.stage`.
@@ -193,7 +193,7 @@ def _stage_here(
 
 
 class _Views(NamedTuple):
-    """Values of large_binary arrays. views: Arrow's, uint64 (n, 2), of which the last one is the terminator, if any."""
+    """Values of large_binary arrays. views: Arrow's, uint64 (n, 2); if `terminated`, the last is the terminator."""
 
     views: np.ndarray
     data: list[pa.Buffer]
@@ -238,12 +238,12 @@ def _values(arrays: list[pa.Array], terminator: bytes) -> _Views | _Structs:
         [part.cast(pa.binary_view()) for array in arrays for part in _within_reach(array)]
     )
     _, views, *data = whole.buffers()
-    found = np.frombuffer(views, np.uint64).reshape(-1, 2)[whole.offset :][: len(whole)]
-    return _Views(found, data, bool(terminator))
+    pairs = np.frombuffer(views, np.uint64).reshape(-1, 2)[whole.offset :][: len(whole)]
+    return _Views(pairs, data, bool(terminator))
 
 
 def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
-    """A large_binary array, in parts whose values are near enough for views into one buffer."""
+    """A large_binary array, cut into parts of some VIEWED_BYTES, each over a buffer of its own."""
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1]
     cuts = np.flatnonzero(np.diff((bounds[:-1] - bounds[0]) // VIEWED_BYTES)) + 1
@@ -256,7 +256,7 @@ def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
 @dataclass(eq=False)
 class _Taken:
     """Reads output positions [first, end) from buckets: bucket b holds the positions [cuts[b], cuts[b + 1]). load:
-    values of a bucket, and which of them come one after another, int (n,)."""
+    gives the values of a bucket and their order, int (n,)."""
 
     cuts: np.ndarray
     breaks: np.ndarray | None
@@ -270,7 +270,7 @@ class _Taken:
             shard.write(parts, file)
 
     def parts(self, first: int, end: int) -> Generator[pa.Array, None, None]:
-        """Rows of output positions [first, end), in consecutive arrays."""
+        """The rows at output positions [first, end), in consecutive arrays."""
         for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
             if low >= end or high <= first:
                 continue
@@ -283,7 +283,7 @@ class _Taken:
             yield from self._slices(max(first, low), min(end, high), low)
 
     def _slices(self, first: int, end: int, low: int) -> Iterator[pa.Array]:
-        """Rows of output positions [first, end), which lie in the bucket that begins at `low`."""
+        """The rows at output positions [first, end), all in the loaded bucket, which begins at `low`."""
         assert self._loaded is not None
         values, rows, step = self._loaded
         if self.breaks is None:
@@ -296,11 +296,11 @@ class _Taken:
 
 
 class _Group(NamedTuple):
-    """What makes some arrays, and the name of a file for their rows. start: where each array begins when they are laid
-    end to end, and the end; positions: int64 (n,), where in the output each of rows, int64 (n,), comes."""
+    """Consecutive arrays, and the name of a file for their rows. contents, start: as of a `Permutation`, for these
+    arrays; rows, int64 (n,): their rows, and positions, int64 (n,), the output position of each."""
 
     name: str
-    contents: Sequence[Content]
+    contents: Sequence[ReadArray]
     start: np.ndarray
     positions: np.ndarray
     rows: np.ndarray
@@ -310,15 +310,15 @@ def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.nd
     """Output positions by rising row, int64 (M,), and where the rows of each array begin among them, and the end, int64
     (arrays + 1,). rows, start: see `Permutation`."""
     by_row = np.argsort(rows, kind="stable")
-    # Wider bounds would have all rows copied.
+    # Of a wider type than the rows, NumPy would copy all rows.
     return by_row, np.searchsorted(rows, compact(start), sorter=by_row)
 
 
 def rows_by_array(
-    contents: Sequence[Content], start: np.ndarray, rows: np.ndarray
+    contents: Sequence[ReadArray], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
-    """Array by array, the next one made meanwhile: output positions, int64 (n,) rising; the rows of the array that come
-    there, int64 (n,); the array. contents, start, rows: see `Permutation`."""
+    """For each array: its output positions, int64 (n,) rising; its row at each of them, int64 (n,); the array. The next
+    array is read meanwhile. contents, start, rows: see `Permutation`."""
     by_row, firsts = _sort_by_row(rows, start)
     with contextlib.closing(ahead(content() for content in contents)) as arrays:
         for number, array in enumerate(arrays):
@@ -328,22 +328,22 @@ def rows_by_array(
 
 
 def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
-    """Write the file of a group; where each bucket begins in it, and the last ends, int64 (buckets + 1,)."""
-    held = [list[pa.RecordBatch]() for _ in cuts[1:]]
+    """Write the file of a group; returns the byte at which each bucket begins, and the end, int64 (buckets + 1,)."""
+    buckets = [list[pa.RecordBatch]() for _ in cuts[1:]]
     with contextlib.closing(rows_by_array(group.contents, group.start, group.rows)) as arrays:
-        for at, rows, content in arrays:
-            positions = group.positions[at]
+        for of_group, rows, content in arrays:
+            positions = group.positions[of_group]
             limits = np.searchsorted(positions, cuts).tolist()
-            for batches, (low, high) in zip(held, pairwise(limits), strict=True):
+            for batches, (low, high) in zip(buckets, pairwise(limits), strict=True):
                 if low < high:
                     columns = [row_array(positions[low:high]), content.take(row_array(rows[low:high]))]
                     batches.append(pa.record_batch(columns, ["position", "content"]))
     begins = [0]
     with folder_at(place).create(group.name, group.name, lasting=False) as file:
         sink = pa.PythonFile(file, "w")
-        for batches in held:
+        for batches in buckets:
             if batches:
-                # A stream, since arrays of one column may have several dictionaries.
+                # A stream may replace dictionaries: each array of a column may have its own.
                 with pa.ipc.new_stream(sink, batches[0].schema) as writer:
                     for batch in batches:
                         writer.write_batch(batch)
@@ -353,8 +353,8 @@ def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Scattered:
-    """Rows in the files of groups: bucket b, the output positions [cuts[b], cuts[b + 1]), lies between the bytes
-    begins[g, b] and begins[g, b + 1] of the file of each group g."""
+    """Rows in the files of groups: bucket b lies in the bytes [begins[g, b], begins[g, b + 1]) of the file of each
+    group g."""
 
     place: Place
     names: Sequence[str]
@@ -388,7 +388,7 @@ class _Scattered:
 
 
 class _Bytes:
-    """A file of which stretches are read: mapped into memory, where it lies on this machine."""
+    """A file that is read in stretches; mapped into memory where it lies on this machine."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -403,20 +403,19 @@ class _Bytes:
         return pa.py_buffer(self._file.read(end - begin))
 
     def release(self) -> None:
-        """Take what was read off this process's memory: it stays in the system's cache, and comes back where it is
-        looked at again."""
+        """Remove pages that were read from this process's memory; the system's cache keeps them."""
         if self._mapped is not None:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def passes_files(sizes: np.ndarray, place: Place | None = None) -> bool:
-    """Whether rows of these sizes, int, are too much for memory, and no lines to write in place into a place."""
+    """Whether rows of these sizes, int (M,), exceed MEMORY_BYTES and cannot be written in place as lines."""
     return int(sizes.sum()) > MEMORY_BYTES and not (place and can_stage_in_place(place, sizes))
 
 
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
-    one shard of no row."""
+    """Output positions at which shards end: of rows of these sizes, int (M,), each holds about `shard_bytes`, but one
+    row or more; without rows there is one empty shard."""
     ends = np.cumsum(sizes, dtype=np.int64)
     shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
     limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")

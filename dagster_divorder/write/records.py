@@ -1,4 +1,4 @@
-"""Records as they are stored, and as an output holds them: lines, or rows of Parquet."""
+"""Records as the store and an output hold them: lines, or rows of Parquet."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View
-from dagster_divorder.write.permute import Content
+from dagster_divorder.write.permute import ReadArray
 
 LINE_FEED = b"\n"
 
 
-def stored_records(store: Store, view: View) -> list[Content]:
-    """What reads the records of each fragment."""
+def stored_records(store: Store, view: View) -> list[ReadArray]:
+    """Functions that read the records of each fragment."""
     return [partial(_read_array, store, fragment.file) for fragment in view.records]
 
 
@@ -32,8 +32,8 @@ def _read_array(store: Store, file: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
-    Parquet input (`from_rows`) as JSON lines, and lines, with their line feeds, as they are."""
+    """Writes consecutive arrays of records to a file: as Parquet with a `schema` and its metadata, if one is given;
+    else rows of Parquet input (`from_rows`) as JSON lines, and lines, which have their line feeds, as they are."""
 
     from_rows: bool
     schema: pa.Schema | None
@@ -41,7 +41,7 @@ class WriteRecords:
     def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
         """
         Raises:
-            InputError: Arrow cannot read a column any more once its rows are reordered.
+            InputError: a column has a type that Arrow cannot read once its rows are reordered.
         """
         if self.schema:
             _write_parquet(parts, file, self.schema)
@@ -61,7 +61,7 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
             try:
                 table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
             except pa.ArrowInvalid as error:
-                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
+                # Reordered fixed-size lists of fixed-size lists of nulls raise this.
                 raise InputError(
                     f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
                     'set output.format = "jsonl", or leave that column out of the input'

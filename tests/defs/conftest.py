@@ -121,10 +121,10 @@ def unsynced(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
 
 def pictures(metadata: dict[str, Any]) -> dict[str, bytes]:
     """The pictures inside an asset's metadata, by name."""
-    found = {}
+    values = {}
     for name, value in metadata.items():
         if isinstance(value, dg.MarkdownMetadataValue):
             match = re.fullmatch(r"!\[(.+)\]\(data:image/png;base64,(.+)\)", str(value.value))
             if match:
-                found[name] = base64.b64decode(match[2])
-    return found
+                values[name] = base64.b64decode(match[2])
+    return values

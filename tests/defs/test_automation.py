@@ -32,8 +32,8 @@ def settings(config: Path) -> Settings:
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
 
 
 class Daemon:
@@ -45,9 +45,9 @@ class Daemon:
     def tick(self) -> dg.RunRequest | str:
         """The run that a tick asks for, or why it asks for none."""
         context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
-        found = self.sensor.evaluate_tick(context)
-        self.cursor = found.cursor
-        return found.run_requests[0] if found.run_requests else str(found.skip_message)
+        result = self.sensor.evaluate_tick(context)
+        self.cursor = result.cursor
+        return result.run_requests[0] if result.run_requests else str(result.skip_message)
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
@@ -134,9 +134,9 @@ def test_a_tick_waits_for_a_change_that_settles_soon(
     waited: list[float] = []
     clock = SimpleNamespace(time=lambda: 1e9 + sum(waited), sleep=waited.append)
     monkeypatch.setattr("dagster_divorder.defs.automation.time", clock)
-    found = daemon.tick()
+    result = daemon.tick()
     assert waited == slept
-    assert isinstance(found, dg.RunRequest) == bool(slept)
+    assert isinstance(result, dg.RunRequest) == bool(slept)
 
 
 def test_a_missing_input_is_said_plainly(
@@ -192,9 +192,9 @@ def test_runs_of_others_do_not_count_and_are_left_alone(
 
 
 def status_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus:
-    found = instance.get_run_by_id(run.run_id)
-    assert found
-    return found.status
+    kept = instance.get_run_by_id(run.run_id)
+    assert kept
+    return kept.status
 
 
 def test_a_run_of_ours_and_of_others_assets_counts_but_is_left_alone(
@@ -226,8 +226,8 @@ def test_a_run_tags_itself_with_its_store_whoever_started_it(
     load: Load, settings: Settings, instance: dg.DagsterInstance
 ) -> None:
     run = execute(load(), instance, "raw_docs")
-    found = instance.get_run_by_id(run.run_id)
-    assert found and found.tags[STORE] in store_names(LocalStore(settings.store.path))
+    kept = instance.get_run_by_id(run.run_id)
+    assert kept and kept.tags[STORE] in store_names(LocalStore(settings.store.path))
 
 
 @pytest.mark.parametrize("holds_the_store", [True, False])

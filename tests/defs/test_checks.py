@@ -56,10 +56,10 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
     with dg.DagsterInstance.ephemeral() as instance:
         run = load().resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)
         assert not run.success
-        made = {event.asset_key.to_user_string() for event in run.get_asset_materialization_events()}
+        materialised = {event.asset_key.to_user_string() for event in run.get_asset_materialization_events()}
         checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
-    assert "greedy_order" in made
-    assert made.isdisjoint({"packed_sequences", "sequence_order", "curated_output"})
+    assert "greedy_order" in materialised
+    assert materialised.isdisjoint({"packed_sequences", "sequence_order", "curated_output"})
     check = checks["order_is_a_permutation"]
     assert not check.passed
     assert check.severity == dg.AssetCheckSeverity.ERROR

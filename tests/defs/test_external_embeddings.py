@@ -26,14 +26,14 @@ def test_it_shows_what_was_read_and_clusters_follow(config: Path, load: Load) ->
             resources={"settings": load_settings(config)},
         )
     assert run.success
-    made = metadata_of(run)
-    assert "shallow_embeddings" not in made
-    shown = {name: value.value for name, value in made["external_embeddings"].items()}
+    metadata = metadata_of(run)
+    assert "shallow_embeddings" not in metadata
+    shown = {name: value.value for name, value in metadata["external_embeddings"].items()}
     assert (shown["rows"], shown["dim"], shown["dtype"]) == (120, 6, "float64")
     assert (shown["path"], shown["read"]) == (
         str(config.parent / "vectors.npy"),
         "first run with these vectors",
     )
-    clusters = made["clusters"]
+    clusters = metadata["clusters"]
     assert (clusters["vectors"].value, clusters["pca"].value) == ("external_embeddings", 4)
     assert 0.5 < float(clusters["explained_variance"].value) < 1

@@ -41,9 +41,9 @@ def test_it_shows_table_and_picture_and_clusters_follow(auto: Path, load: Load) 
             resources={"settings": load_settings(auto)},
         )
     assert run.success
-    made = metadata_of(run)
-    shown = made["k_calibration"]
+    metadata = metadata_of(run)
+    shown = metadata["k_calibration"]
     assert [record.data["k"] for record in shown["calibration"].value.records] == [3, 5]
-    assert shown["auto_takes"].value == made["clusters"]["k"].value
+    assert shown["auto_takes"].value == metadata["clusters"]["k"].value
     assert shown["notes"].value == ["200 not tried: more than the documents there are (120)"]
     assert str(shown["picture"].value).startswith("![silhouettes](data:image/png;base64,")

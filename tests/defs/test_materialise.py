@@ -49,9 +49,9 @@ def test_appended_documents_are_seen_downstream_and_a_pinned_fit_is_not(curated:
     assert versions_of(base_model)["base_model"] == before["base_model"]
     assert unsynced(defs, instance) & stages == {"token_counts"}
     curate = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-    made = metadata_of(curate)
+    metadata = metadata_of(curate)
     for stage in ("token_counts", "shallow_embeddings", "clusters", "curated_output"):
-        assert made[stage]["new_documents"].value == 1, stage
+        assert metadata[stage]["new_documents"].value == 1, stage
     assert {stage for stage, version in versions_of(curate).items() if version == before[stage]} == {
         "base_model"
     }

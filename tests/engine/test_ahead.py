@@ -32,10 +32,10 @@ def test_an_error_comes_where_its_item_would() -> None:
         yield 1
         raise OSError("disk")
 
-    made = ahead(items())
-    assert next(made) == 1
+    ahead_of_items = ahead(items())
+    assert next(ahead_of_items) == 1
     with pytest.raises(OSError, match="disk"):
-        next(made)
+        next(ahead_of_items)
 
 
 def test_an_early_end_closes_the_source_before_it_returns() -> None:
@@ -47,9 +47,9 @@ def test_an_early_end_closes_the_source_before_it_returns() -> None:
         finally:
             closed.append(True)
 
-    made = ahead(items())
-    assert next(made) == 0
-    made.close()
+    ahead_of_items = ahead(items())
+    assert next(ahead_of_items) == 0
+    ahead_of_items.close()
     assert closed == [True]
     assert list(ahead(items())) == list(range(100))
     assert closed == [True, True]

@@ -35,8 +35,8 @@ from tests.engine.work import (
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calls_tell_how_far_they_are_in_the_process_that_asked(workers: int) -> None:
     told: list[int] = []
-    found = LocalEngine(workers).each(tell_each, [2, 3, 1], advance=told.append)
-    assert list(found) == [2, 3, 1]
+    results = LocalEngine(workers).each(tell_each, [2, 3, 1], advance=told.append)
+    assert list(results) == [2, 3, 1]
     assert sorted(told) == [1, 1, 1, 2, 2, 3]
     with pytest.raises(InputError, match="three is refused"):
         list(LocalEngine(workers).each(tell_and_refuse, [3, 3], advance=told.append))
@@ -53,14 +53,14 @@ def test_no_items_start_no_worker() -> None:
 
 
 def test_workers_are_other_processes_with_one_thread_a_library() -> None:
-    found = list(LocalEngine(2).each(process_and_threads, range(4)))
-    assert os.getpid() not in {process for process, _ in found}
-    assert {threads for _, threads in found} == {"1"}
+    results = list(LocalEngine(2).each(process_and_threads, range(4)))
+    assert os.getpid() not in {process for process, _ in results}
+    assert {threads for _, threads in results} == {"1"}
 
 
 def test_workers_are_numbered_and_may_have_more_threads() -> None:
-    found = set(LocalEngine(6).each(number_and_threads, range(60), threads=2))
-    assert found == {(0, "2"), (1, "2"), (2, "2")}
+    results = set(LocalEngine(6).each(number_and_threads, range(60), threads=2))
+    assert results == {(0, "2"), (1, "2"), (2, "2")}
     assert worker_number() == 0
 
 
@@ -84,8 +84,8 @@ def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for
     assert [pid for pid, _ in engine.each(process_and_threads, range(4), workers=1)] == here
     assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=3)] == here
     assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=0)] == here
-    found = set(engine.each(number_and_threads, range(60), workers=2, threads=2))
-    assert found == {(0, "2"), (1, "2")}
+    results = set(engine.each(number_and_threads, range(60), workers=2, threads=2))
+    assert results == {(0, "2"), (1, "2")}
 
 
 def test_workers_have_the_variables_of_the_call_and_count_the_threads_that_they_are_given() -> None:
@@ -153,15 +153,15 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
 
     start = Worker.__init__
     monkeypatch.setattr(Worker, "__init__", watched)
-    found = []
+    results = []
     for workers in (1, 2, 3):
         settings = make_settings(engine={"workers": workers}, store={"path": tmp_path / f"store{workers}"})
         for stage in ("raw_docs", "base_model", "token_counts"):
             run_stage(stage, settings, Silent())
         folder = settings.store.path / "stages" / "token_counts"
-        found.append(
+        results.append(
             {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.safetensors")}
         )
-    assert len(found[0]) > 3
-    assert found[0] == found[1] == found[2]
+    assert len(results[0]) > 3
+    assert results[0] == results[1] == results[2]
     assert len(started) == 2 + 3  # of one worker there is no process

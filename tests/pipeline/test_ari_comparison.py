@@ -14,7 +14,6 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from dagster_divorder import run_stage
 from dagster_divorder.core.topics import cluster_map
-from dagster_divorder.core.topics.agreement import Agreement
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.run import Run
@@ -152,7 +151,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     ],
 )
 def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
-    found, why = conclude(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
+    found, why = conclude(ari, {"shallow": shallow, "deep": deep})
     assert found == chosen
     assert f"ARI {ari:.3f}" in why
 
@@ -168,7 +167,7 @@ def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
 )
 def test_the_tiers_are_those_of_diversity_ordered_training(ari: float, tier: str, said: str) -> None:
     assert overlap(ari) == tier
-    assert said in conclude(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
+    assert said in conclude(ari, {"shallow": 1.0, "external": 1.0})[1]
 
 
 def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
@@ -205,8 +204,8 @@ def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_o
     assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
     narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
     wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment, arrays in wide.each(run.view.documents):
-        narrow.put(fragment.name, {"vectors": arrays["vectors"][:, :5]})
+    for fragment in run.view.documents:
+        narrow.put(fragment.name, {"vectors": wide.read(fragment)["vectors"][:, :5]})
     run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
     assert compare(run).figures["document_cosine"] is None
 

@@ -21,7 +21,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.components import load_space
-from dagster_divorder.stages.topics.k_calibration import _load, load_table
+from dagster_divorder.stages.topics.k_calibration import load_table, load_vectors
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -115,18 +115,18 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
 ) -> None:
     settings, _ = made
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    view, space = run.view, load_space(run)
-    held = _load(run, view, space)
-    assert held.held.shape == (200, 16)
+    space = load_space(run)
+    kept = load_vectors(run, space)
+    assert kept.kept.shape == (200, 16)
     monkeypatch.setattr(module, "HELD_BYTES", 150 * 4 * 16)
-    read = _load(run, view, space)
-    assert_array_equal(read.held, held.held[:150])
-    for of in (held, read):
-        found = np.full((200, 16), np.nan)
-        for places, vectors in of.batches():
-            assert np.isnan(found[places]).all()
-            found[places] = vectors
-        assert_array_equal(found, held.held)
+    read = load_vectors(run, space)
+    assert_array_equal(read.kept, kept.kept[:150])
+    for loaded in (kept, read):
+        by_place = np.full((200, 16), np.nan)
+        for places, vectors in loaded.batches():
+            assert np.isnan(by_place[places]).all()
+            by_place[places] = vectors
+        assert_array_equal(by_place, kept.kept)
     streamed = settings.model_copy(
         update={"clusters": settings.clusters.model_copy(update={"method": "minibatch"})}
     )
@@ -262,7 +262,7 @@ def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
     monkeypatch.setattr(module, "FITS", 4)
     run_stage("k_calibration", settings.refitting("k_calibration"), Silent())
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    held = _load(run, run.view, load_space(run)).held
+    vectors = load_vectors(run, load_space(run)).kept
     assert len(fitted) == 4 * len(VALUES)
     for k in VALUES:
         of = sorted(one[1:] for one in fitted if one[0] == k)
@@ -270,5 +270,5 @@ def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
         # 200 documents: where a fit takes 20 k of them, the next one takes those that follow.
         for number, (_, sample) in enumerate(of if 20 * k < 200 else ()):
             places = np.arange(number * 20 * k, (number + 1) * 20 * k) % 200
-            assert sample == held[places].tobytes()
-        assert of[0][1] == held[: 20 * k].tobytes()
+            assert sample == vectors[places].tobytes()
+        assert of[0][1] == vectors[: 20 * k].tobytes()

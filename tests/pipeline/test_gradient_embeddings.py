@@ -195,8 +195,10 @@ def _tokens(settings: Settings) -> np.ndarray:
     """The first five tokens of each record, int64 (N, 5)."""
     here = Run(settings, LocalStore(settings.store.path).open(), Silent())
     embed = gradient_embeddings.gradients_of(here)
-    parts = [embed._tokens(fragment) for fragment in here.view.documents]
-    rows = [ids[start : start + 5] for ids, lengths in parts for start in np.cumsum(lengths) - lengths]
+    rows = []
+    for tokens in map(embed.read_tokens, here.view.documents):
+        starts = np.cumsum(tokens["lengths"]) - tokens["lengths"]
+        rows += [tokens["ids"][start : start + 5] for start in starts]
     return np.stack(rows).astype(np.int64)[here.view.document_row]
 
 

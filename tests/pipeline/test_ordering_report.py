@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
+from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.stage import Made, Picture, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output.ordering_report import PAGE
@@ -162,6 +166,42 @@ def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     assert "strategy_comparison" in found.figures["missing"]
     assert "strategy_comparison was last made with other settings" in page_of(other).text
     assert found.version != report(settings).version
+
+
+def test_a_stage_that_says_what_it_shows_is_evidence(corpus: Path) -> None:
+    settings, picture = settings_of(corpus), corpus / "picture.png"
+    Image.new("RGB", (2, 2)).save(picture)
+    evidence = WholeCorpus(
+        name="odd_texts",
+        version=1,
+        description="Texts that are odd.",
+        evidence="which texts are odd",
+        reads=("raw_docs",),
+        compute=lambda run: Made({}, figures={"odd_texts": 7, "by_source": {}}),
+        show=lambda run, receipt: {
+            "the_oddest": Table([{"text": HOSTILE, "odd": True}]),
+            "how_odd": Picture(picture, "how odd they are"),
+            "verdict": Text("They are odd."),
+        },
+    )
+    graph = Graph((*GRAPH.values(), evidence))
+    assert "odd_texts" in graph.asset_upstream(settings)["ordering_report"]
+    (explore,) = (job for job in jobs(graph, settings, None) if job.name == "explore")
+    assert "odd_texts" in str(explore.selection)
+
+    def made(*stages: str) -> Receipt:
+        needed = graph.needed(settings, *stages, "ordering_report")
+        return run_all(settings, Silent(), needed, graph)["ordering_report"]
+
+    assert "odd_texts" in made().figures["missing"]
+    shown = made("odd_texts").figures
+    assert "Which texts are odd" in shown["sections"] and "odd_texts" not in shown["missing"]
+    page = page_of(settings)
+    assert "odd-texts" in [
+        section["aria-labelledby"].removesuffix("-title") for section in page.all("section")
+    ]
+    assert "how odd they are" in [image["alt"] for image in page.all("img")]
+    assert "They are odd." in page.text and "script" not in {tag for tag, _ in page.elements}
 
 
 def test_appended_data_makes_it_again(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError
+from dagster_divorder.models.embed import CUT, NOT_FINITE
 from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import all_checks, run_checks
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.settings.sections import Advanced
 from dagster_divorder.stages import GRAPH
@@ -26,6 +29,7 @@ from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
+from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt, save_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
@@ -325,6 +329,19 @@ def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None
         vectors = run_checks(settings, stage="clusters")["documents_have_vectors"]
         assert vectors.passed == (not zero)
         assert f"{zero} have a zero vector" in vectors.text
+
+
+def test_vectors_that_stand_in_for_others_are_counted(made: Settings) -> None:
+    run = Run(made, LocalStore(made.store.path), Silent())
+    shallow = run.receipt("shallow_embeddings")
+    flagged = StageFiles(run.store, shallow.stage, "0" * 32)
+    for fragment in run.view.documents:
+        flags = np.resize(np.array([NOT_FINITE, CUT], np.uint8), fragment.rows)
+        flagged.put(fragment.name, run.files(shallow.stage).read(fragment) | {"flagged": flags})
+    save_receipt(run.store, replace(shallow, key=flagged.key))
+    finding = run_checks(made, stage="clusters")["documents_have_vectors"]
+    assert not finding.passed
+    assert (finding.figures["zero"], finding.figures["share"]) == (0, pytest.approx(0.5, abs=0.02))
 
 
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:

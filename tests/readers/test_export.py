@@ -56,8 +56,8 @@ def test_rows_are_the_plans_in_every_format(name: str, data: st.DataObject) -> N
         export.verify()
         assert len(export) == len(stream)
         check(export, list(range(len(stream))), stream)
-        some = st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=6)
-        check(export, data.draw(some), stream)
+        row_lists = st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=6)
+        check(export, data.draw(row_lists), stream)
         first, end = sorted(
             data.draw(st.lists(st.integers(0, len(stream)), min_size=2, max_size=2, unique=True))
         )

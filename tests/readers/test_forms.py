@@ -30,7 +30,7 @@ def slow_row(documents: list[list[int]], length: int, padding: int) -> Row:
         ids.append(padding)
         positions.append(positions[-1] + 1)
         real.append(0)
-    labels = [after if there else -100 for after, there in zip(ids[1:], real[1:], strict=True)]
+    labels = [after if is_token else -100 for after, is_token in zip(ids[1:], real[1:], strict=True)]
     begins = [at for at, position in enumerate(positions) if position == 0]
     bounds = begins + [length] * (length + 1 - len(begins))
     longest = max(after - before for before, after in zip(begins, [*begins[1:], length], strict=True))
@@ -85,21 +85,21 @@ def slow(form: str, rows: Stream, length: int, padding: int, padded: bool) -> An
     }
 
 
-def same(found: Any, expected: Any) -> None:
+def same(actual: Any, expected: Any) -> None:
     if isinstance(expected, tuple):
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(actual, expected, strict=True):
             same(one, other)
     elif isinstance(expected, dict):
-        assert list(found) == list(expected)
+        assert list(actual) == list(expected)
         for name in expected:
-            same(found[name], expected[name])
+            same(actual[name], expected[name])
     elif isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype
-        assert found.tolist() == expected.tolist()
-        assert found.is_contiguous()
+        assert actual.dtype == expected.dtype
+        assert actual.tolist() == expected.tolist()
+        assert actual.is_contiguous()
     else:
-        assert type(found) is type(expected)
-        assert found == expected
+        assert type(actual) is type(expected)
+        assert actual == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -145,10 +145,10 @@ def test_the_flattened_form_is_transformers_own() -> None:
 
     collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
     with exported("parquet", {"lengths": [5, 9, 2], "length": 4, "method": "best_fit"}) as (path, stream):
-        found = SequenceDataset(path, form="flattened").__getitems__(range(len(stream)))
+        batch = SequenceDataset(path, form="flattened").__getitems__(range(len(stream)))
         expected = collate([{"input_ids": document} for row in stream for document in row])
-    same(found, {name: expected[name] for name in found})
-    assert set(found) == set(expected)
+    same(batch, {name: expected[name] for name in batch})
+    assert set(batch) == set(expected)
 
 
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:

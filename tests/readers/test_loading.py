@@ -46,11 +46,11 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
 
 def consumed(readers: list[Iterator[Any]], micro_batches: int) -> list[list[int]]:
     """What ranks read, a micro-batch of each in turn."""
-    found = []
+    ids = []
     for _ in range(micro_batches):
         for reader in readers:
-            found += next(reader)["input_ids"].tolist()
-    return found
+            ids += next(reader)["input_ids"].tolist()
+    return ids
 
 
 ranks = st.tuples(st.sampled_from(STEPS), st.sampled_from(STEPS)).filter(
@@ -64,23 +64,23 @@ def test_any_ranks_go_on_where_any_others_stopped(
     export: tuple[Path, list[Any]], before: tuple[int, int], after: tuple[int, int], part: float
 ) -> None:
     path, rows = export
-    made = [
+    streams = [
         [SequenceStream(path, world_size=world, rank=rank, micro_batch=micro) for rank in range(world)]
         for world, micro in (before, after)
     ]
     steps = [world * micro for world, micro in (before, after)]
     first = int(part * WHOLE / steps[0])
-    found = consumed([iter(stream) for stream in made[0]], first)
-    states = [stream.state_dict() for stream in made[0]]
+    read = consumed([iter(stream) for stream in streams[0]], first)
+    states = [stream.state_dict() for stream in streams[0]]
     assert states == [{"samples": first * steps[0], "plan": "0123"}] * before[0]
-    for stream in made[1]:
+    for stream in streams[1]:
         stream.load_state_dict(states[0])
         assert stream.state_dict() == states[0]
     # Where one stops inside what the other reads at once, what is left is read as far as whole steps go.
     left = (WHOLE - first * steps[0]) // steps[1]
-    readers = [iter(stream) for stream in made[1]]
-    found += consumed(readers, left)
-    assert found == rows[: first * steps[0] + left * steps[1]]
+    readers = [iter(stream) for stream in streams[1]]
+    read += consumed(readers, left)
+    assert read == rows[: first * steps[0] + left * steps[1]]
     assert all(next(reader, None) is None for reader in readers)
 
 
@@ -90,12 +90,12 @@ def test_workers_that_read_ahead_change_no_position(
 ) -> None:
     path, rows = export
     stream = SequenceStream(path, world_size=1, rank=0, micro_batch=3, workers=before)
-    found = consumed([iter(stream)], 5)
+    read = consumed([iter(stream)], 5)
     again = [SequenceStream(path, world_size=2, rank=rank, micro_batch=1, workers=after) for rank in range(2)]
     for one in again:
         one.load_state_dict(stream.state_dict())
-    found += consumed([iter(one) for one in again], (WHOLE - 15) // 2)
-    assert found == rows[: 15 + (WHOLE - 15) // 2 * 2]
+    read += consumed([iter(one) for one in again], (WHOLE - 15) // 2)
+    assert read == rows[: 15 + (WHOLE - 15) // 2 * 2]
 
 
 def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tuple[Path, list[Any]]) -> None:
@@ -133,11 +133,11 @@ def test_a_stateful_loader_keeps_the_samplers_position(
         ]
 
     first, second = loaders(before), loaders(after)
-    found = consumed([iter(loader) for loader in first], 2)
+    read = consumed([iter(loader) for loader in first], 2)
     for loader in second:
         loader.load_state_dict(first[0].state_dict())
-    found += consumed([iter(loader) for loader in second], WHOLE // BATCH - 2)
-    assert found == rows[:WHOLE]
+    read += consumed([iter(loader) for loader in second], WHOLE // BATCH - 2)
+    assert read == rows[:WHOLE]
 
 
 def test_a_plain_loader_reads_what_its_sampler_says(export: tuple[Path, list[Any]]) -> None:
@@ -162,18 +162,18 @@ def test_a_stream_in_somebody_elses_loader_keeps_its_order_and_its_place(
         return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
 
     first, second = loader(3), loader(3)
-    found = consumed([iter(first)], 7)
+    read = consumed([iter(first)], 7)
     second.load_state_dict(first.state_dict())
-    found += consumed([rest := iter(second)], WHOLE // 3 - 7)
-    assert found == rows[:WHOLE]
+    read += consumed([rest := iter(second)], WHOLE // 3 - 7)
+    assert read == rows[:WHOLE]
     assert next(rest, None) is None
 
 
 def test_a_state_of_a_workers_share_is_for_the_same_share(
     export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_worker(number: int | None, of: int, micro_batch: int) -> SequenceStream:
-        worker = None if number is None else SimpleNamespace(id=number, num_workers=of)
+    def as_worker(number: int | None, count: int, micro_batch: int) -> SequenceStream:
+        worker = None if number is None else SimpleNamespace(id=number, num_workers=count)
         monkeypatch.setattr(loading, "get_worker_info", lambda: worker)
         return SequenceStream(export[0], rank=0, world_size=1, micro_batch=micro_batch)
 

@@ -30,18 +30,18 @@ POOLS: dict[str, dict[str, Any]] = {
 def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Any]]:
     """Exports in three formats, and of each row in the order of the plan its documents' ids."""
     folder = tmp_path_factory.mktemp("pools")
-    found = {}
+    orders_of = {}
     for (name, corpus), kind in zip(POOLS.items(), itertools.cycle(NAMES), strict=False):
         own = {"length": 8, "end_of_text": False, "vocabulary": 1000, **corpus}
-        found[folder / name] = write_export(folder / name, kind, own, batch=4, plan=name)
-    return found
+        orders_of[folder / name] = write_export(folder / name, kind, own, batch=4, plan=name)
+    return orders_of
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(parts=st.lists(st.integers(1, 200), min_size=1, max_size=12))
 def test_every_beginning_has_the_quotas_within_one(parts: list[int]) -> None:
-    made, period = np.array(quotas(parts)), sum(parts)
-    counts = np.cumsum(made[:, None] == np.arange(len(parts)), axis=0)
+    pools, period = np.array(quotas(parts)), sum(parts)
+    counts = np.cumsum(pools[:, None] == np.arange(len(parts)), axis=0)
     ahead = counts * period - np.arange(1, period + 1)[:, None] * np.array(parts)
     assert np.abs(ahead).max() < period
     # The next period begins with nothing ahead or behind.
@@ -64,8 +64,8 @@ def test_the_stream_takes_each_pool_in_its_own_order_and_goes_on_anywhere(
     rows = [itertools.cycle(rows) for rows in pools.values()]
     expected = [next(rows[pool]) for pool in itertools.islice(turns, sequences)]
     assert documents(mixture, range(sequences)) == expected
-    some = np.random.default_rng(0).permutation(sequences)[:5].tolist()
-    assert documents(pickle.loads(pickle.dumps(mixture)), some) == [expected[at] for at in some]
+    sample = np.random.default_rng(0).permutation(sequences)[:5].tolist()
+    assert documents(pickle.loads(pickle.dumps(mixture)), sample) == [expected[at] for at in sample]
     stop = int(part * (sequences // 4)) * 4
     streams = [SequenceStream(mixture, rank=rank, world_size=ranks) for rank in range(ranks)]
     for stream in streams:
@@ -82,8 +82,8 @@ def documents(mixture: Mixture, rows: Any) -> list[list[list[int]]]:
     block = mixture.block(rows)
     lengths, counts = block.documents
     return [
-        [part.tolist() for part in np.split(ids[: some.sum()], np.cumsum(some)[:-1])]
-        for ids, some in zip(block.ids, np.split(lengths, np.cumsum(counts)[:-1]), strict=True)
+        [part.tolist() for part in np.split(ids[: row_lengths.sum()], np.cumsum(row_lengths)[:-1])]
+        for ids, row_lengths in zip(block.ids, np.split(lengths, np.cumsum(counts)[:-1]), strict=True)
     ]
 
 
@@ -108,7 +108,7 @@ def test_weights_of_a_large_denominator_are_rounded(pools: dict[Path, list[Any]]
     shares = Mixture(dict(zip(pools, weights, strict=True)), sequences=1).shares.values()
     assert sum(shares) == 1
     exact = [weight / sum(weights) for weight in weights]
-    assert max(abs(float(share) - of) for share, of in zip(shares, exact, strict=True)) <= 1 / PERIOD
+    assert max(abs(float(share) - wanted) for share, wanted in zip(shares, exact, strict=True)) <= 1 / PERIOD
     assert [str(share) for share in Mixture(dict.fromkeys(pools, 0.1), sequences=1).shares.values()] == [
         "1/3"
     ] * 3

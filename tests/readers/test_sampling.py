@@ -96,17 +96,17 @@ def test_a_sampler_goes_on_exactly_where_it_stopped(epochs: int, before: int, st
     whole = orders(before + 2, epochs=epochs)
     one = sampler(epochs=epochs)
     one.set_epoch(before)
-    found: list[int] = []
+    read: list[int] = []
     for rows in (stop, again):
-        rows = min(rows, len(one) - len(found))
-        found += islice(one, rows)
+        rows = min(rows, len(one) - len(read))
+        read += islice(one, rows)
         state = json.loads(json.dumps(one.state_dict()))
         one = sampler(epochs=epochs)
         one.load_state_dict(state)
         assert one.state_dict() == state
         one.set_epoch(before)  # that which it is in: a trainer's loop says it
-    found += one
-    assert [found, list(one)] == whole[before:]
+    read += one
+    assert [read, list(one)] == whole[before:]
 
 
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 3))
@@ -143,19 +143,17 @@ def test_ranks_share_the_global_batches_in_equal_numbers(
     for one in ranks:
         assert one.sampler
         one.sampler.set_epoch(epoch)
-    read = [list(one) for one in ranks]
-    assert {len(batches) for batches in read} == {len(ranks[0])}
-    steps = [[row for part in step for row in part] for step in zip(*read, strict=True)]
+    micro_batches = [list(one) for one in ranks]
+    assert {len(batches) for batches in micro_batches} == {len(ranks[0])}
+    steps = [[row for part in step for row in part] for step in zip(*micro_batches, strict=True)]
     assert all(len(step) == world * micro for step in steps)
-    found = [row for step in steps for row in step]
+    read = [row for step in steps for row in step]
     if drop_last:
-        assert found == order[: rows // batch * batch]
+        assert read == order[: rows // batch * batch]
     else:
-        assert found[:rows] == order
+        assert read[:rows] == order
         # Less than a step of all ranks fills the last one, with what comes first.
-        assert (
-            found[rows:] == np.resize(order, len(found) - rows).tolist() and len(found) - rows < world * micro
-        )
+        assert read[rows:] == np.resize(order, len(read) - rows).tolist() and len(read) - rows < world * micro
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -179,21 +177,21 @@ def test_other_ranks_go_on_where_ranks_stopped(
         return [(one, iter(one)) for one in ranks]
 
     readers = iterations(before, None)
-    found: list[int] = []
+    read: list[int] = []
     for _ in range(int(part * len(readers[0][0]))):
-        found += [row for _, reader in readers for row in next(reader)]
+        read += [row for _, reader in readers for row in next(reader)]
     states = [json.loads(json.dumps(reader.state_dict())) for _, reader in readers]
     assert all(state == states[0] for state in states)
-    assert found[: states[0]["samples"]] == first[: states[0]["samples"]]
-    found = found[: states[0]["samples"]]
+    assert read[: states[0]["samples"]] == first[: states[0]["samples"]]
+    read = read[: states[0]["samples"]]
     readers = iterations(after, states[0])
     for step in zip(*(reader for _, reader in readers), strict=True):
-        found += [row for rows in step for row in rows]
+        read += [row for rows in step for row in rows]
     size = after[0] * after[1]
-    assert found[:50] == first[: len(found)]
+    assert read[:50] == first[: len(read)]
     stopped = states[0]["samples"]
     whole = stopped + max(0, 50 // size * size - stopped) // size * size
-    assert len(found) == whole if drop_last else 50 <= len(found) < 50 + size
+    assert len(read) == whole if drop_last else 50 <= len(read) < 50 + size
     # The epoch that comes next is whole.
     following = [
         row for step in zip(*(one for one, _ in readers), strict=True) for part in step for row in part
@@ -226,22 +224,22 @@ def test_loaders_read_epoch_after_epoch(loader: type[Any], way: str, workers: in
 def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, stop: int) -> None:
     def read(reader: Any, batches: int) -> list[int]:
         """The next batches, over the ends of epochs."""
-        found: list[int] = []
+        rows: list[int] = []
         while batches:
             for batch in reader:
-                found += batch.tolist()
+                rows += batch.tolist()
                 batches -= 1
                 if not batches:
                     break
-        return found
+        return rows
 
     whole = read(loaders(StatefulDataLoader, way, workers)[1], 21)
     first, second = (loaders(StatefulDataLoader, way, workers)[1] for _ in range(2))
-    found = read(first, stop)
+    head = read(first, stop)
     second.load_state_dict(first.state_dict())
     if stop == 7:  # The last batch was read and the epoch not left.
         assert not list(second)
-    assert found + read(second, 21 - stop) == whole
+    assert head + read(second, 21 - stop) == whole
 
 
 @pytest.mark.slow

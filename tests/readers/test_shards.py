@@ -27,16 +27,18 @@ from tests.readers.made import exported
 )
 def test_a_stream_of_shards_goes_on_where_it_stopped(sizes: list[int], epochs: int, part: float) -> None:
     names = [f"shard-{number}" for number in range(len(sizes))]
-    held = {name: [f"{name}:{item}" for item in range(size)] for name, size in zip(names, sizes, strict=True)}
-    whole = [item for _ in range(epochs) for name in names for item in held[name]]
+    items_of = {
+        name: [f"{name}:{item}" for item in range(size)] for name, size in zip(names, sizes, strict=True)
+    }
+    whole = [item for _ in range(epochs) for name in names for item in items_of[name]]
     stop = int(part * len(whole))
-    first = ShardStream(names, held.__getitem__, epochs=epochs)
+    first = ShardStream(names, items_of.__getitem__, epochs=epochs)
     begun = list(islice(first, stop))
     opened: list[str] = []
 
     def open_shard(name: str) -> list[str]:
         opened.append(name)
-        return held[name]
+        return items_of[name]
 
     second = ShardStream(names, open_shard, epochs=epochs)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
@@ -77,12 +79,12 @@ EXPORTED = {"lengths": [8] * 11, "length": 8, "end_of_text": False}
 @given(samples=st.integers(0, 60), shard_bytes=st.sampled_from([32, 64, 100, 1000]), epochs=st.integers(1, 2))
 def test_an_export_is_read_on_in_rotated_files(samples: int, shard_bytes: int, epochs: int) -> None:
     with exported("parquet", EXPORTED | {"epochs": epochs}, shard_bytes=shard_bytes) as (path, stream):
-        found = rotate_shards(path, samples)
-        rows = [ids for file in found.files for ids in pq.read_table(file)["input_ids"].to_pylist()]
+        rotated = rotate_shards(path, samples)
+        rows = [ids for file in rotated.files for ids in pq.read_table(file)["input_ids"].to_pylist()]
         at = samples % len(stream)
-        assert found.passed == samples // len(stream)
-        assert rows[found.offset :][: len(stream) - at] == [row[0] for row in stream[at:]]
-        assert sorted(found.files) == sorted(path.glob("train-*.parquet"))
+        assert rotated.passed == samples // len(stream)
+        assert rows[rotated.offset :][: len(stream) - at] == [row[0] for row in stream[at:]]
+        assert sorted(rotated.files) == sorted(path.glob("train-*.parquet"))
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "text"])

@@ -21,7 +21,8 @@ BATCH = 4
 def batches(printed: str) -> dict[int, str]:
     """The hash of the tokens of each global batch that a training read, by the batch's number."""
     return {
-        int(number): found for number, found in re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", printed)
+        int(number): tokens
+        for number, tokens in re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", printed)
     }
 
 

@@ -106,20 +106,20 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.requests.append(self.path)
             path = unquote(self.path.partition("?")[0])
             api = f"/api/datasets/{REPOSITORY}"
-            if found := re.fullmatch(rf"{api}/revision/([^/]+)", path):
-                files = hub.at(found[1])
+            if match := re.fullmatch(rf"{api}/revision/([^/]+)", path):
+                files = hub.at(match[1])
                 if files is None:
                     self._answer(404, {}, X_Error_Code="RevisionNotFound")
                 else:
                     number = next(n for n, commit in enumerate(hub.commits) if commit is files)
                     self._answer(200, {"id": REPOSITORY, "sha": hub.name(number)})
-            elif found := re.fullmatch(rf"{api}/tree/([^/]+)/?(.*)", path):
-                tree = _tree(hub.at(found[1]) or {}, found[2])
+            elif match := re.fullmatch(rf"{api}/tree/([^/]+)/?(.*)", path):
+                tree = _tree(hub.at(match[1]) or {}, match[2])
                 self._answer(404, {}, X_Error_Code="EntryNotFound") if tree is None else self._answer(
                     200, tree
                 )
-            elif found := re.fullmatch(rf"/datasets/{REPOSITORY}/resolve/([^/]+)/(.*)", path):
-                data = (hub.at(found[1]) or {})[found[2]]
+            elif match := re.fullmatch(rf"/datasets/{REPOSITORY}/resolve/([^/]+)/(.*)", path):
+                data = (hub.at(match[1]) or {})[match[2]]
                 first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
                 self._answer(206, data[first : last + 1])
             else:
@@ -131,9 +131,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if "/paths-info/" in self.path:
                 files = hub.at(self.path.rpartition("/")[2]) or {}
                 paths = parse_qs(body.decode())["paths"]
-                found = [_about(path, files[path]) for path in paths if path in files]
+                infos = [_about(path, files[path]) for path in paths if path in files]
                 folders = [path for path in paths if any(name.startswith(f"{path}/") for name in files)]
-                self._answer(200, found + [_folder(path) for path in folders])
+                self._answer(200, infos + [_folder(path) for path in folders])
             elif "/preupload/" in self.path:
                 asked = orjson.loads(body)["files"]
                 modes = [
@@ -147,8 +147,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self._answer(200, {"files": modes})
             elif self.path.endswith("/info/lfs/objects/batch"):
                 objects = [
-                    {**of, "actions": {"upload": {"href": f"{hub.endpoint}/put/{of['oid']}"}}}
-                    for of in orjson.loads(body)["objects"]
+                    {**wanted, "actions": {"upload": {"href": f"{hub.endpoint}/put/{wanted['oid']}"}}}
+                    for wanted in orjson.loads(body)["objects"]
                 ]
                 self._answer(200, {"objects": objects, "transfer": "basic"})
             elif "/commit/" in self.path:
@@ -189,6 +189,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     # Its own protocol of uploads wants servers of its own.
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    with _served() as found:
-        monkeypatch.setenv("HF_ENDPOINT", found.endpoint)
-        yield found
+    with _served() as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
+        yield served

@@ -25,9 +25,9 @@ from dagster_divorder.store.sources import bucket
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, MemoryStore]:
     """Every bucket is in memory, made when it is first named."""
-    made: dict[str, MemoryStore] = {}
-    monkeypatch.setattr(sources, "_connected", lambda origin, *_: made.setdefault(origin, MemoryStore()))
-    return made
+    stores: dict[str, MemoryStore] = {}
+    monkeypatch.setattr(sources, "_connected", lambda origin, *_: stores.setdefault(origin, MemoryStore()))
+    return stores
 
 
 SERVER = pytest.param("server", marks=[pytest.mark.cluster, pytest.mark.slow])
@@ -64,8 +64,8 @@ def put(at: str | Path, data: bytes) -> None:
 
 def objects(place: str | Path) -> dict[str, bytes]:
     """Content of all files below a place, by the rest of their names, and below its neighbour, as `_/...`."""
-    there = as_place(str(place))
-    return _below(there, "") | _below(neighbour(there), NEIGHBOUR)
+    target = as_place(str(place))
+    return _below(target, "") | _below(neighbour(target), NEIGHBOUR)
 
 
 def _below(place: Place, prefix: str) -> dict[str, bytes]:
@@ -110,7 +110,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 @contextlib.contextmanager
 def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
     """A web server, with or without range requests and ETags."""
-    found = Served()
+    served = Served()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,8 +127,8 @@ def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
 
         def _answer(self) -> None:
             span = self.headers.get("Range") if ranges else None
-            found.requests.append((self.command, self.path, span))
-            data = found.files.get(self.path)
+            served.requests.append((self.command, self.path, span))
+            data = served.files.get(self.path)
             if data is None:
                 self._send(404, b"", {})
                 return
@@ -152,5 +152,5 @@ def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
             if self.command == "GET":
                 self.wfile.write(data)
 
-    with serving(Handler) as found.url:
-        yield found
+    with serving(Handler) as served.url:
+        yield served

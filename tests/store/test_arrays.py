@@ -22,21 +22,21 @@ from tests.conftest import examples
 
 dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
 shapes = arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=5)
-some = st.dictionaries(
+packed_arrays = st.dictionaries(
     st.sampled_from(["ids", "lengths", "vectors"]), arrays.arrays(dtypes, shapes), min_size=1
 )
 
 
 @settings(deadline=None)
-@given(some)
+@given(packed_arrays)
 def test_arrays_come_back_whole_and_one_by_one(packed: dict[str, np.ndarray]) -> None:
     data = pack(packed)
     whole = unpack(data)
     for name, array in packed.items():
         (alone,) = unpack_some(io.BytesIO(data), [name])
-        for found in (whole[name], alone):
-            assert found.dtype == array.dtype
-            np.testing.assert_array_equal(found, array)
+        for unpacked in (whole[name], alone):
+            assert unpacked.dtype == array.dtype
+            np.testing.assert_array_equal(unpacked, array)
 
 
 @settings(deadline=None)
@@ -47,12 +47,12 @@ def test_an_array_with_any_byte_altered_is_refused(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= data.draw(st.integers(1, 255))
     try:
-        (found,) = unpack_some(io.BytesIO(packed), ["lengths"], "owner")
+        (unpacked,) = unpack_some(io.BytesIO(packed), ["lengths"], "owner")
     except ValueError:
         return
     # What does not matter for the array, such as a space of the header, may differ.
-    assert found.dtype == lengths.dtype
-    np.testing.assert_array_equal(found, lengths)
+    assert unpacked.dtype == lengths.dtype
+    np.testing.assert_array_equal(unpacked, lengths)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,15 @@ def test_byte_strings_and_rows_as_arrow_arrays(values: list[bytes]) -> None:
 def test_numbers_and_texts_are_what_pyarrow_makes_of_them(
     numbers: list[float | None], whole: list[int | None], texts: list[str | None]
 ) -> None:
-    for made, expected in (
+    for ours, expected in (
         (number_array(numbers, np.float64), pa.array(numbers, pa.float64())),
         (number_array(whole, np.int64), pa.array(whole, pa.int64())),
         (text_array(texts), pa.array(texts, pa.large_string())),
     ):
-        made.validate(full=True)
-        assert (made.type, made.null_count) == (expected.type, expected.null_count)
+        ours.validate(full=True)
+        assert (ours.type, ours.null_count) == (expected.type, expected.null_count)
         # NaN differs from itself, and -0.0 does not from 0.0.
-        assert list(map(repr, made.to_pylist())) == list(map(repr, expected.to_pylist()))
+        assert list(map(repr, ours.to_pylist())) == list(map(repr, expected.to_pylist()))
 
 
 ROWS = [{"order": "curated", "mean": 1.5, "none": None}, {"order": "random", "mean": 2.5, "none": None}]
@@ -136,8 +136,8 @@ columns = st.sampled_from([st.text(max_size=3), st.floats(), st.integers(-9, 9),
 
 @settings(deadline=None, max_examples=examples(20))
 @given(st.dictionaries(st.sampled_from("abcd"), columns, min_size=1))
-def test_rows_are_the_bytes_that_arrow_makes_of_them(held: dict[str, list[Any]]) -> None:
-    rows = [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True)]
+def test_rows_are_the_bytes_that_arrow_makes_of_them(values_of: dict[str, list[Any]]) -> None:
+    rows = [dict(zip(values_of, row, strict=True)) for row in zip(*values_of.values(), strict=True)]
     expected = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), expected)
     assert pack_rows(rows) == expected.getvalue()
@@ -153,5 +153,5 @@ def test_reading_rows_begins_no_thread(tmp_path: Path) -> None:
         "threads = lambda: len(os.listdir('/proc/self/task'))\n"
         "before = threads(); unpack_rows(open(sys.argv[1], 'rb').read()); print(threads() - before)"
     )
-    found = subprocess.run([sys.executable, "-c", code, tmp_path / "rows"], capture_output=True, text=True)
-    assert (found.stdout.strip(), found.stderr) == ("0", "")
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "rows"], capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("0", "")

@@ -75,16 +75,16 @@ def test_a_folder_tells_what_lies_in_it(place: Place) -> None:
 
 def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore, tmp_path: Path) -> None:
     files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "_/tokenizer.json": b"{}"}
-    there, here = publish(store, place, files), publish(store, tmp_path / "out", files)
-    assert there == here
+    remote, here = publish(store, place, files), publish(store, tmp_path / "out", files)
+    assert remote == here
     assert objects(place) == objects(tmp_path / "out")
     assert {path.name for path in (tmp_path / "_out").iterdir()} == {"tokenizer.json", "manifest.json"}
     assert (read_manifest(place, EXPORT_MANIFEST) or {}) == here
-    assert is_whole(place, there["files"]) and damaged_file(place, there["files"]) is None
+    assert is_whole(place, remote["files"]) and damaged_file(place, remote["files"]) is None
     publish(store, place, {"train-1.bin": b"other"})
     assert sorted(objects(place)) == [EXPORT_MANIFEST, "train-1.bin"]
-    assert not is_whole(place, there["files"])
-    assert f"{place}/train-0.bin cannot be read (" in (damaged_file(place, there["files"]) or "")
+    assert not is_whole(place, remote["files"])
+    assert f"{place}/train-0.bin cannot be read (" in (damaged_file(place, remote["files"]) or "")
     put(f"{place}/train-1.bin", b"otheR")
     assert "was altered" in (
         damaged_file(place, (read_manifest(place, EXPORT_MANIFEST) or {})["files"]) or ""

@@ -53,7 +53,7 @@ def test_words_keep_byte_order_and_round_trip() -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=ids)
 def test_distinct_ids_come_in_the_order_of_their_first_occurrence(pairs: list[tuple[int, int]]) -> None:
-    found = distinct(as_array(pairs))
-    assert [pairs[at] for at in found.first] == list(dict.fromkeys(pairs))
-    assert found.first.tolist() == sorted(found.first.tolist())
-    assert [pairs[found.first[at]] for at in found.inverse] == pairs
+    result = distinct(as_array(pairs))
+    assert [pairs[at] for at in result.first] == list(dict.fromkeys(pairs))
+    assert result.first.tolist() == sorted(result.first.tolist())
+    assert [pairs[result.first[at]] for at in result.inverse] == pairs

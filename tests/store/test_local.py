@@ -153,8 +153,8 @@ def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float)
     said = str(explain_os_error(full, tmp_path / "file", int(share * free), "the output"))
     assert re.search(r"[\d.,]+ MB (that )?are free there", said)
     if share > 1:
-        takes, there = (float(number.replace(",", "")) for number in re.findall(r"([\d.,]+) MB", said)[:2])
-        assert takes > there
+        takes, free = (float(number.replace(",", "")) for number in re.findall(r"([\d.,]+) MB", said)[:2])
+        assert takes > free
     else:
         assert "takes about" not in said and "at least" not in said
     assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)

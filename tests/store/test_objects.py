@@ -131,8 +131,8 @@ class Verbs(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        there = [*self.folder.files().keys() - {FORMAT_FILE}, "documents/none.bin"]
-        names = data.draw(st.lists(st.sampled_from(sorted(there)), max_size=3, unique=True))
+        names_there = [*self.folder.files().keys() - {FORMAT_FILE}, "documents/none.bin"]
+        names = data.draw(st.lists(st.sampled_from(sorted(names_there)), max_size=3, unique=True))
         for store in (self.folder, self.objects):
             store.delete(*names)
 
@@ -319,8 +319,8 @@ def test_a_silent_holder_loses_the_lease_and_changes_nothing_any_more(
 def test_who_asks_again_and_again_without_waiting_takes_over_from_a_dead_holder_too(
     process: Callable[[], ObjectStore], clock: Clock
 ) -> None:
-    held = process().lease()
-    held.__enter__()
+    lease = process().lease()
+    lease.__enter__()
     sensor = process()
     for _ in range(6):
         with pytest.raises(StoreBusyError), sensor.lease(wait=False):

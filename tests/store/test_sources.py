@@ -88,11 +88,11 @@ def test_urls_find_what_paths_find(place: Url, tmp_path: Path, pattern: str) -> 
     for name, data in FILES.items():
         put(f"{place}/{name}", data)
         put(tmp_path / "in" / name, data)
-    here, there = (find_files([f"{base}/{pattern}".rstrip("/")]) for base in (tmp_path / "in", place))
-    assert [str(file).removeprefix(f"{place}/") for file in there.files] == [
+    here, remote = (find_files([f"{base}/{pattern}".rstrip("/")]) for base in (tmp_path / "in", place))
+    assert [str(file).removeprefix(f"{place}/") for file in remote.files] == [
         str(file).removeprefix(f"{tmp_path}/in/") for file in here.files
     ]
-    assert there.others == here.others
+    assert remote.others == here.others
 
 
 def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
@@ -103,9 +103,9 @@ def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
     put(f"{place}/out/curated.jsonl", LINES[1])
     put(f"{place}/out/rejects.jsonl", b"?")
     put(f"{place}/exports/train.jsonl", LINES[2])
-    found = find_files([str(place)], [place / "exports"])
-    assert [str(file) for file in found.files] == [f"{place}/a.jsonl"]
-    assert found.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
+    listing = find_files([str(place)], [place / "exports"])
+    assert [str(file) for file in listing.files] == [f"{place}/a.jsonl"]
+    assert listing.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
     # An output that is named is read: what is chained.
     assert [str(file) for file in find_files([f"{place}/out"]).files] == [f"{place}/out/curated.jsonl"]
     with pytest.raises(InputError, match=r"no file matches.*left out is what DivOrder wrote: .*/exports"):
@@ -126,14 +126,14 @@ def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(
     monkeypatch.setattr(sources, "PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(sources, "AHEAD", 1)
     put(f"{place}/a.parquet", parquet(20_000))
-    found = folder_at(place).source("a.parquet")
-    rows = read_rows(found, None)
+    source = folder_at(place).source("a.parquet")
+    rows = read_rows(source, None)
     next(rows)
     put(f"{place}/a.parquet", parquet(20_000)[:-8] + b"x" * 8)
     with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
         list(rows)
     with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
-        list(read_rows(found, None))
+        list(read_rows(source, None))
 
 
 @on_objects
@@ -180,7 +180,7 @@ def test_input_is_the_same_wherever_it_lies(
         put(f"{place}/{name}", data)
         put(tmp_path / "in" / name, data)
     here = make_settings(input={"paths": [str(tmp_path / "in")]}, store={"path": tmp_path / "here"})
-    there = make_settings(
+    remote = make_settings(
         input={"paths": [str(place)]},
         store={"path": tmp_path / "there"},
         engine={"workers": 2 if parts else 1},
@@ -188,13 +188,13 @@ def test_input_is_the_same_wherever_it_lies(
     version = ingest(here)["version"]
     if parts:
         monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0, raising=False)
-    assert ingest(there)["version"] == version
+    assert ingest(remote)["version"] == version
     names = [
         {path.relative_to(store).as_posix() for path in store.glob("records/**/*.*")}
         for store in (tmp_path / "here", tmp_path / "there")
     ]
     assert names[0] == names[1]
-    again = ingest(there)
+    again = ingest(remote)
     assert (again["recognised_by"], again["new_records"], again["version"]) == ("tags", 0, version)
 
 
@@ -207,12 +207,12 @@ def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
         monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0)
     settings = make_settings(input={"paths": [str(place)]}, engine={"workers": 2 if parts else 1})
     put(f"{place}/a.jsonl", b"".join(LINES)[:-10])
-    found = ingest(settings)
-    assert (found["records"], found["rejected_records"], found["partial_lines"]) == (299, 1, 0)
+    ingested = ingest(settings)
+    assert (ingested["records"], ingested["rejected_records"], ingested["partial_lines"]) == (299, 1, 0)
     # The whole object is another one, read on from the last whole line.
     put(f"{place}/a.jsonl", b"".join(LINES))
-    found = ingest(settings)
-    assert (found["records"], found["rejected_records"], found["new_records"]) == (300, 0, 1)
+    ingested = ingest(settings)
+    assert (ingested["records"], ingested["rejected_records"], ingested["new_records"]) == (300, 0, 1)
 
 
 @on_objects

@@ -40,5 +40,5 @@ def run_isolated(
 def replay(trainer: str, script: str, tmp_path: Path, cases: list[dict[str, Any]]) -> list[np.ndarray]:
     """The global batches read in each case (see `tests.trainers.isolated`), int64 (steps, batch, length)."""
     run_isolated(trainer, script, tmp_path, tmp_path / "batches.npz", cases=cases)
-    with np.load(tmp_path / "batches.npz") as found:
-        return [found[name] for name in found.files]
+    with np.load(tmp_path / "batches.npz") as arrays:
+        return [arrays[name] for name in arrays.files]

@@ -227,8 +227,8 @@ def test_trainers_that_take_a_class_path_construct_it() -> None:
     is an AbstractSampler of its own, whose shape stands here for it."""
     module, _, name = "dagster_divorder.torch.BalancedSampler".rpartition(".")
     examples = [{"input_ids": [1, 2, 3], "topic": topic} for topic in TABLE["topic"]]
-    made = getattr(import_module(module), name)(examples, by="topic", batch_size=4)
-    assert list(made) == orders(1)[0]
+    trainer_sampler = getattr(import_module(module), name)(examples, by="topic", batch_size=4)
+    assert list(trainer_sampler) == orders(1)[0]
 
     class AbstractSampler(Sampler[int]):
         def __init__(self, data_source: Any, data_config: Any) -> None:
@@ -244,6 +244,6 @@ def test_trainers_that_take_a_class_path_construct_it() -> None:
             )
 
     config = SimpleNamespace(train_batch_size=4, sampler=SimpleNamespace(by="topic"))
-    made = PromptSampler(data_source=SimpleNamespace(dataframe=TABLE), data_config=config)
-    assert isinstance(made, AbstractSampler)
-    assert list(made.under(SequentialSampler(range(ROWS)))) == orders(1)[0]
+    trainer_sampler = PromptSampler(data_source=SimpleNamespace(dataframe=TABLE), data_config=config)
+    assert isinstance(trainer_sampler, AbstractSampler)
+    assert list(trainer_sampler.under(SequentialSampler(range(ROWS)))) == orders(1)[0]

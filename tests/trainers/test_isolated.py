@@ -56,12 +56,12 @@ def tokens(rows: Rows) -> np.ndarray:
 def check(trainer: str, environment: str, script: str, tmp_path: Path, cases: list[Case]) -> None:
     """The trainer reads in each case the sequences that its model says, known by their tokens."""
     batches = replay(environment, script, tmp_path, [{"batch": BATCH, **case} for case, *_ in cases])
-    for found, (case, way, reading, rows) in zip(batches, cases, strict=True):
+    for case_batches, (case, way, reading, rows) in zip(batches, cases, strict=True):
         ids = [row.tobytes() for row in tokens(rows).astype(np.int64)]
         sequence = dict(zip(ids, rows.sequence, strict=True))
         assert len(sequence) == len(set(rows.sequence.tolist()))
         sequence[np.full(LENGTH, -1).tobytes()] = -1
-        read = np.array([[sequence[row.tobytes()] for row in batch] for batch in found])
+        read = np.array([[sequence[row.tobytes()] for row in batch] for batch in case_batches])
         model = getattr(TRAINERS[trainer], way)(reading)
         expected = np.where(model < 0, -1, rows.sequence[rows.epochs.reshape(-1)[model]])
         # A loader that goes on into another epoch is stopped by its number of steps.
@@ -123,11 +123,11 @@ def test_torchtitan_streaming(tmp_path: Path) -> None:
         for count, world in SIZES:
             one, both = made(count), made(count, epochs=2)
             folders = [tmp_path / f"{files}-{count}-{world}-{name}" for name in ("one", "both")]
-            held, all_held = (
+            kept, all_held = (
                 tuple(export("parquet", folder, rows, files)["rows_of_files"])
                 for folder, rows in zip(folders, (one, both), strict=True)
             )
-            again = Reading(rows=count, batch=BATCH, epochs=2, world_size=world, micro_batch=4, files=held)
+            again = Reading(rows=count, batch=BATCH, epochs=2, world_size=world, micro_batch=4, files=kept)
             plain = lines("torchtitan", again, folders[0]).replace(
                 'split="train"', 'split="train", streaming=True'
             )
@@ -207,6 +207,6 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
         for file in named.keys() - {"index.json"}:
             assert named[file].read_bytes() == (theirs / file).read_bytes(), file
         data = (ours / "index.json").read_text().replace(f"-{int(TAG, 16)}", "-0").replace(f".{TAG}", "")
-        found, wanted = json.loads(data), json.loads((theirs / "index.json").read_bytes())
+        index, wanted = json.loads(data), json.loads((theirs / "index.json").read_bytes())
         # litdata's is the time.
-        assert found | {"updated_at": ""} == wanted | {"updated_at": ""}
+        assert index | {"updated_at": ""} == wanted | {"updated_at": ""}

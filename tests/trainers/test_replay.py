@@ -51,19 +51,21 @@ def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
     trainer: Trainer, shape: Shape, asked: dict[str, Any]
 ) -> None:
     assume(shape.rows)
-    found: Replay = replay(shape, trainer, **asked)
-    assert keeps(found.default) <= keeps(found.here) <= keeps(found.best)
-    assert found.default.layout is found.here.layout is None and not found.default.lines
+    result: Replay = replay(shape, trainer, **asked)
+    assert keeps(result.default) <= keeps(result.here) <= keeps(result.best)
+    assert result.default.layout is result.here.layout is None and not result.default.lines
     # Less is asked for where it gives as much.
-    assert (found.here is found.default) == (keeps(found.here) == keeps(found.default)) or found.here.lines
-    assert (found.best is found.here) or keeps(found.best) > keeps(found.here)
+    assert (result.here is result.default) == (
+        keeps(result.here) == keeps(result.default)
+    ) or result.here.lines
+    assert (result.best is result.here) or keeps(result.best) > keeps(result.here)
     # What it says of another layout it says of an export that has it.
-    if found.best.layout is not None:
-        again = replay(shape.laid(found.best.layout), trainer, **asked)
-        assert keeps(again.here) >= keeps(found.best)
+    if result.best.layout is not None:
+        again = replay(shape.laid(result.best.layout), trainer, **asked)
+        assert keeps(again.here) >= keeps(result.best)
     # The lines shown are those of the best, or do no harm.
-    if found.lines is None:
-        assert not found.best.lines
+    if result.lines is None:
+        assert not result.best.lines
 
 
 @EVERY
@@ -103,6 +105,6 @@ def test_the_best_of_rows_that_lie_for_ranks_is_to_read_them_as_they_come() -> N
         files=(96,),
         layout={},
     )
-    found = replay(shape.laid({"world_size": 2, "micro_batch": 2, "workers": 1}), TRAINERS["grain"])
-    assert found.default is found.here is found.best and found.best.kept.in_order
-    assert found.best.needs == "nothing set" and found.lines is None
+    result = replay(shape.laid({"world_size": 2, "micro_batch": 2, "workers": 1}), TRAINERS["grain"])
+    assert result.default is result.here is result.best and result.best.kept.in_order
+    assert result.best.needs == "nothing set" and result.lines is None

@@ -90,51 +90,32 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(
         assert sorted(os.listdir(folder)) == ["..divorder-tmp-", ".tmp-abc", "curated.jsonl~"]
 
 
+ALWAYS = ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl", MANIFEST]
+
+
 @pytest.mark.parametrize(
-    "name", ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl", MANIFEST]
+    ("name", "output", "sections"),
+    [
+        *((name, {}, {}) for name in ALWAYS),
+        ("embeddings.npy", {"sidecars": ("arrays",)}, {}),
+        ("ordering_comparison.png", {"sidecars": ("plot",)}, {}),
+        ("heldout.parquet", {}, {"heldout": Heldout(documents=0.1)}),
+        ("heldout_removed.jsonl", {}, {"heldout": Heldout(documents=0.1)}),
+        ("left_out.parquet", {}, {"selection": Selection(method="random", documents=1)}),
+    ],
 )
-def test_a_file_that_this_store_has_not_written_is_not_overwritten(
-    name: str, store: LocalStore, folder: Path
+def test_a_file_of_others_is_refused_where_it_would_be_overwritten(
+    name: str, output: dict[str, Any], sections: dict[str, Any], store: LocalStore, folder: Path
 ) -> None:
     (folder / name).write_text("mine")
+    if name not in ALWAYS:
+        refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
     with pytest.raises(InputError, match=rf"{name} is there and was not written by this store.*move it away"):
-        refuse_foreign_files(store, Settings(output=Output(path=folder)))
+        refuse_foreign_files(store, Settings(output=Output(path=folder, **output), **sections))
     with pytest.raises(InputError, match="was not written by this store"):
         publish(store, folder, name)
     assert (folder / name).read_text() == "mine"
     assert os.listdir(folder) == [name]
-
-
-@pytest.mark.parametrize(
-    ("name", "asked"),
-    [
-        ("heldout.parquet", {"heldout": Heldout(share=0.1)}),
-        ("heldout_removed.jsonl", {"heldout": Heldout(share=0.1)}),
-        ("left_out.parquet", {"selection": Selection(method="random", documents=1)}),
-    ],
-)
-def test_what_is_not_trained_on_is_written_over_no_file_of_others(
-    name: str, asked: dict[str, Any], store: LocalStore, folder: Path
-) -> None:
-    (folder / name).write_text("mine")
-    refuse_foreign_files(store, Settings(output=Output(path=folder)))
-    with pytest.raises(InputError, match=rf"{name} is there and was not written by this store"):
-        refuse_foreign_files(store, Settings(output=Output(path=folder), **asked))
-
-
-def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written(
-    store: LocalStore, folder: Path
-) -> None:
-    (folder / "embeddings.npy").write_text("mine")
-    (folder / "ordering_comparison.png").write_text("mine")
-    refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
-    for written in ({"sidecars": ["arrays"]}, {"sidecars": ["plot"]}):
-        with pytest.raises(InputError, match="not written by this store"):
-            refuse_foreign_files(store, Settings(output=Output(path=folder, **written)))
-    (folder / BESIDE[0]).write_text("mine")
-    with pytest.raises(InputError, match="not written by this store"):
-        write_beside(store, folder, {BESIDE[0]: b"page"})
-    assert (folder / BESIDE[0]).read_text() == "mine"
 
 
 def test_a_page_that_lay_there_before_the_output_is_not_ours(store: LocalStore, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""fields: what of each record the order looks at: the fields that `order.traits` names, and the source.
+"""fields: the fields of each record that the settings name: traits, the source, the quality.
 
 Per record fragment a table with a column a field, as `corpus.columns` extracts them.
 """
@@ -30,11 +30,11 @@ from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
 BUILT_IN = ("cluster", "length", "difficulty")
-"""Traits that are no field of the input; of an input with a field of such a name the field is not used."""
+"""Traits that are computed; a field of the input that has such a name is not used."""
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits that records have codes of: those that an order balances, and the one that is mixed or held out by."""
+    """The traits that records have codes of: those that an order balances, and `mixing.trait` where it is used."""
     mixed = [settings.mixed_trait] if settings.repeats else []
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
@@ -50,31 +50,33 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names. What the last
-            run saw is not looked for again: an input that has lost it since is found by the stages.
+        InputError: no record has a field that the settings name, or a value that `order.targets` names. Fields and
+            values of the last run are not looked for again: if the input has lost one since, its stage says so.
     """
-    wanted = {field: _target_values(run.settings, field) for field in fields_read(run.settings)}
-    known = _seen_before(run)
-    new = {field: of for field, of in wanted.items() if field not in known or not of <= known[field]}
-    for field, (values, some) in unseen(find_inputs(run.settings), new).items():
-        if not some:
+    targets, known = run.settings.order.targets, _seen_before(run)
+    named = {
+        field: targets.get(field, {}).keys() - {"progress", "(missing)", "(other)"}
+        for field in fields_read(run.settings)
+    }
+    new = {field: values for field, values in named.items() if field not in known or values - known[field]}
+    for field, (missing, examples) in unseen(find_inputs(run.settings), new).items():
+        if not examples:
             raise no_such_field(field)
         raise InputError(
-            f"order.targets.{field} names {min(values)!r}, which no document has; the values are {', '.join(some)}"
+            f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
 
 
 def _seen_before(run: Run) -> dict[str, set[str]]:
     """Fields that the last run saw, with their values where these are known."""
     known: dict[str, set[str]] = {}
-    # What is damaged the run makes again, where it meets it.
+    # The run makes a damaged file again.
     with contextlib.suppress(DamagedFileError):
         if fields := load_receipt(run.store, "fields"):
             known |= {str(field): set() for field in fields.facts["fields"]}
         if traits := load_receipt(run.store, "traits"):
-            known |= {
-                trait: set(of) for trait, of in orjson.loads(run.store.read_verified(traits.files["names"]))
-            }
+            names = orjson.loads(run.store.read_verified(traits.files["names"]))
+            known |= {trait: set(values) for trait, values in names}
     return known
 
 
@@ -85,12 +87,8 @@ def no_such_field(field: str) -> InputError:
     )
 
 
-def _target_values(settings: Settings, field: str) -> set[str]:
-    return set(settings.order.targets.get(field, {})) - {"progress", "(missing)", "(other)"}
-
-
 def category_fields(settings: Settings) -> set[str]:
-    """Fields whose whole numbers are names, not amounts: the source, and what is mixed or held out by."""
+    """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` where it is used."""
     mixed = {settings.mixed_trait} if settings.repeats else set()
     return {field for field in (settings.input.source_field, *mixed) if field} - {*BUILT_IN}
 
@@ -111,10 +109,12 @@ def load_fields(run: Run, *fields: str) -> pa.Table:
 def read_fields(
     store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
 ) -> pa.Table:
-    """As `load_fields`, of a receipt."""
-    parts = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
+    """As `load_fields`, for the receipt of `fields`."""
+    tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)
-    columns = {field: settle(concat([part.column(field) for part in parts]).take(rows)) for field in fields}
+    columns = {
+        field: settle(concat([table.column(field) for table in tables]).take(rows)) for field in fields
+    }
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)
@@ -129,8 +129,8 @@ def extract_fields(
     """Fields of the records of a fragment in `folder`."""
 
     def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
-        found = extract(content, [shape.field(field) for field in fields])
-        columns = dict(zip(fields, found.columns, strict=True))
+        extracted = extract(content, [shape.field(field) for field in fields])
+        columns = dict(zip(fields, extracted.columns, strict=True))
         if shape.key and SOURCE in columns:
             columns[SOURCE] = sources(content, columns[SOURCE], shape.source)
         return pa.table(columns)
@@ -140,7 +140,7 @@ def extract_fields(
 
 
 def shapes_read(run: Run) -> dict[str, Any]:
-    """What a result that depends on the inputs' shapes has in its key."""
+    """The part of a key that names the inputs' shapes, for results that depend on them."""
     shapes = [shape.key for shape in shapes_of(run.settings)]
     return {"shapes": shapes} if any(shapes) else {}
 

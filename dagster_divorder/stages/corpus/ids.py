@@ -1,8 +1,7 @@
-"""ids: the user's own ids of the records (`input.id_field`), read only where people see them or vectors are joined by
-them.
+"""ids: the user's own ids of the records (`input.id_field`): people see them, and vectors are joined by them.
 
-Per record fragment a table with a row a record, whose columns are those of `corpus.columns.extract_ids`: a whole number
-or a text, neither where the record has no id. No order and no other result depends on it.
+Per record fragment a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
+text, neither where the record has no id. No order depends on it.
 """
 
 from __future__ import annotations
@@ -46,35 +45,30 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
         MissingStageError: a fragment has no result.
     """
     row, start = view.record_row[records], offsets(view.records)
-    at, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
-    held = [view.records[fragment] for fragment in at.tolist()]
-    table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(held)])
-    table = table.take(row_array(row - start[at][which] + offsets(tuple(held))[which]))
+    numbers, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
+    fragments = [view.records[number] for number in numbers.tolist()]
+    table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(fragments)])
+    table = table.take(row_array(row - start[numbers][which] + offsets(fragments)[which]))
     return number_or_text(*table.columns)
 
 
 def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
-    """What people know the records at some input positions, int64 (Q,), by: their own ids, or, of those that have none
-    or an empty one, their record ids. None of all without `input.id_field`."""
+    """How people know the records at some input positions, int64 (Q,): their own ids, or `record_id` and the record id
+    where that is missing or empty. All None without `input.id_field`."""
     if run.settings.input.id_field is None:
         return [None] * len(records)
-    ids: list[str | None] = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
-    if all(ids):
-        return ids
-    return [own or f"record_id {of}" for own, of in zip(ids, _record_ids(run, records), strict=True)]
+    return [*record_names(run, records, "record_id ")]
 
 
-def record_names(run: Run, records: np.ndarray) -> list[str]:
-    """An id of each of the records at some input positions, int64 (Q,): their own, of those that have none their record
-    ids."""
-    if run.settings.input.id_field is None:
-        return _record_ids(run, records)
-    ids = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
-    return [own or of for own, of in zip(ids, _record_ids(run, records), strict=True)]
-
-
-def _record_ids(run: Run, records: np.ndarray) -> list[str]:
-    return hex_ids(record_index(run, "id")[run.view.record_row[records]])
+def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
+    """The own ids of the records at some input positions, int64 (Q,), or `prefix` and the record id where that is
+    missing or empty."""
+    names: list[str | None] = [None] * len(records)
+    if run.settings.input.id_field is not None:
+        names = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
+    # The index is large.
+    ids = [] if all(names) else hex_ids(record_index(run, "id")[run.view.record_row[records]])
+    return [name or prefix + ids[at] for at, name in enumerate(names)]
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
@@ -84,27 +78,27 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
         InputError: the input holds no record of an id.
     """
     wanted, field = sorted(set(names)), run.settings.input.id_field
-    # Names that are wanted, and of each record the one that it may have: as words that both hash to.
-    of_records = [name for name in wanted if _RECORD_ID.fullmatch(name)]
+    # Names and their hashes, the hashes of records, and the input positions of these.
+    record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
     ids = record_index(run, "id")[run.view.record_row]
-    lookups = [(of_records, words(bytes.fromhex("".join(of_records))), ids, np.arange(len(ids)))]
+    lookups = [(record_ids, words(bytes.fromhex("".join(record_ids))), ids, np.arange(len(ids)))]
     if field:
         records, hashes = id_hashes(run.files("ids"), run.view)
         lookups.append(
             (wanted, words(hash_all(name.encode(errors="surrogatepass") for name in wanted)), hashes, records)
         )
-    known, found = set[str](), [np.empty(0, np.int64)]
-    for candidates, keys, of, positions in lookups:
-        rows = places(of, keys)
+    known, records_found = set[str](), [np.empty(0, np.int64)]
+    for candidates, candidate_hashes, record_hashes, positions in lookups:
+        rows = places(record_hashes, candidate_hashes)
         known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
-        found.append(positions[rows >= 0])
+        records_found.append(positions[rows >= 0])
     if missing := [name for name in wanted if name not in known]:
-        own = f"one of the field {field!r}, or " if field else ""
+        own_id = f"one of the field {field!r}, or " if field else ""
         raise InputError(
-            f"no record of the input has the id {missing[0]!r}; expected {own}a record id of 32 hex digits, as "
+            f"no record of the input has the id {missing[0]!r}; expected {own_id}a record id of 32 hex digits, as "
             "`divorder where --step N` shows them"
         )
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(records_found))
 
 
 def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
@@ -112,16 +106,14 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
 
     Memory: 32 bytes a record.
     """
-    parts = [np.empty((0, 2), np.uint64)]
-    there = [np.empty(0, bool)]
+    hashes, has_id = [np.empty((0, 2), np.uint64)], [np.empty(0, bool)]
     for table in files.tables(view.records):
         texts = number_or_text(*table.columns).cast(pa.large_string()).to_pylist()
-        there.append(np.fromiter((text is not None for text in texts), np.bool_, len(texts)))
-        hashes = np.zeros((len(texts), 2), np.uint64)
-        hashes[there[-1]] = words(hash_all(text.encode() for text in texts if text is not None))
-        parts.append(hashes)
-    records = np.flatnonzero(np.concatenate(there)[view.record_row])
-    return records, np.concatenate(parts)[view.record_row[records]]
+        has_id.append(np.fromiter((text is not None for text in texts), np.bool_, len(texts)))
+        hashes.append(np.zeros((len(texts), 2), np.uint64))
+        hashes[-1][has_id[-1]] = words(hash_all(text.encode() for text in texts if text is not None))
+    records = np.flatnonzero(np.concatenate(has_id)[view.record_row])
+    return records, np.concatenate(hashes)[view.record_row[records]]
 
 
 def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragment) -> pa.Table:
@@ -129,7 +121,7 @@ def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragmen
 
     def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
         if shape.id_field is None:
-            return pa.table([pa.nulls(len(content), of) for of in ID_COLUMNS.types], ID_COLUMNS)
+            return pa.table([pa.nulls(len(content), kind) for kind in ID_COLUMNS.types], ID_COLUMNS)
         return extract_ids(content, shape.id_field)
 
     return by_shape(store, folder, fragment, shapes, read_content(store, fragment.file), extract_shape)
@@ -150,15 +142,15 @@ def _ids_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _check_settings(run: Run) -> None:
-    known = False
-    # What is damaged the run makes again, where it meets it.
+    # The run makes a damaged file again.
     with contextlib.suppress(DamagedFileError):
         last = load_receipt(run.store, "ids")
-        known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
-    for found in () if known else find_inputs(run.settings):
-        field = found.shape.id_field
-        if field and unseen([found], {field: set()}):
-            with found.shape.naming():
+        if last and last.fingerprint == IDS.fingerprint(run.settings):
+            return
+    for input_found in find_inputs(run.settings):
+        field = input_found.shape.id_field
+        if field and unseen([input_found], {field: set()}):
+            with input_found.shape.naming():
                 raise _no_ids(field)
 
 

@@ -1,16 +1,16 @@
 """near_duplicates: which records are near copies of others: groups of texts that share most of their shingles.
 
 `near`: group int64 (N,), the position of the first record of the group, equal for records of equal and of nearly equal
-texts; similarity float32 (N,), that of the shingles to that record's, 1 where it is the first or equal. `groups`,
-Parquet: the largest ones, with how their first text begins. `sources`, Parquet, where `input.source_field` is set: near
-copies by source.
-The signatures are kept by fragment (`minhash`); groups are made of all of them anew, whatever fragments they are in.
-What is compared lies in files of the moment: the signatures, 512 bytes a document, and the shingles of those
-that may be near another, 8 bytes a word.
+texts; similarity float32 (N,) of a text's shingles to those of the first one, 1 where the texts are equal. `groups`,
+Parquet: the largest groups, with how their first text begins. `sources`, Parquet, where `input.source_field` is set:
+near copies by source.
+Signatures are kept by fragment (`minhash`); each run makes the groups anew. Temporary files hold all signatures, 512
+bytes a document, and the shingles of the documents that may be near another, 8 bytes a word.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,15 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.sample import first_lines
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import Fragment, offsets
+from dagster_divorder.store.view import Fragment, spans
 
 SHOWN = 50
-"""Groups of the table."""
+"""Groups in the table."""
 
 
 def load_copies(run: Run) -> np.ndarray:
-    """A number of each record, int64 (N,), equal for copies: the first position that holds its text, or with
-    `order.separate_copies` = "near" one that is near it."""
+    """A number of each record, int64 (N,), equal for copies: the first position of its text, or with
+    `order.separate_copies` = "near" of its group."""
     if run.settings.copies_apart != "near":
         return run.view.copies
     return run.arrays("near_duplicates", "near")["group"]
@@ -48,11 +48,11 @@ def near_reads(settings: Settings) -> tuple[str, ...]:
     return ("near_duplicates",) if settings.copies_apart == "near" else ()
 
 
-def _find_shingles(store: Store, of: tuple[Fragment, np.ndarray]) -> list[np.ndarray]:
+def _find_shingles(store: Store, rows_of_fragment: tuple[Fragment, np.ndarray]) -> list[np.ndarray]:
     """The shingles of some rows of a fragment."""
     from dagster_divorder.core.text.minhash import shingles
 
-    fragment, rows = of
+    fragment, rows = rows_of_fragment
     return shingles(read_content(store, fragment.file).take(row_array(rows)).combine_chunks())
 
 
@@ -68,11 +68,11 @@ def _group_near_duplicates(run: Run) -> Made:
     first, similarity = np.arange(documents), np.ones(documents)
     with run.store.scratch(512 * documents, "comparing signatures and shingles") as folder:
         pairs = candidate_pairs(_signatures(run, index, documents, folder))
-        # Of those that may be near another.
-        some, pairs = np.unique(pairs, return_inverse=True)
-        if len(some):
-            firsts, similarity[some] = group(pairs.reshape(-1, 2), *_shingles(run, record[some], folder))
-            first[some] = some[firsts]
+        candidates, pairs = np.unique(pairs, return_inverse=True)
+        if len(candidates):
+            shingles = _shingles(run, record[candidates], folder)
+            firsts, similarity[candidates] = group(pairs.reshape(-1, 2), *shingles)
+            first[candidates] = candidates[firsts]
     document = index[view.document_row]
     tokens = run.column("token_counts", "lengths")[rows].astype(np.int64)
     copies = first != np.arange(documents)
@@ -89,75 +89,83 @@ def _group_near_duplicates(run: Run) -> Made:
     if (left_out := held_or_near(run, "near_duplicates")) is not None:
         largest = largest[~left_out[rows[largest]]]
     largest = largest[:SHOWN]
-    columns = (
-        sizes[largest].tolist(),
-        np.bincount(first[document], minlength=documents)[largest].tolist(),
-        np.bincount(first, tokens, documents)[largest].astype(np.int64).tolist(),
-        [similarity[first == of].min() for of in largest],
-        record_names(run, record[largest]),
-        first_lines(run.store, view, rows[largest]),
-    )
-    names = ("documents", "records", "tokens", "least similarity to the first", "first", "begins")
-    made: dict[str, Any] = {
+    files: dict[str, Any] = {
         "near": {
             "group": record[first[document]],
             "similarity": similarity[document].astype(np.float32),
         },
-        "groups": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
+        "groups": _rows(
+            {
+                "documents": sizes[largest].tolist(),
+                "records": np.bincount(first[document], minlength=documents)[largest].tolist(),
+                "tokens": np.bincount(first, tokens, documents)[largest].astype(np.int64).tolist(),
+                "least similarity to the first": [similarity[first == place].min() for place in largest],
+                "first": record_names(run, record[largest]),
+                "begins": first_lines(run.store, view, rows[largest]),
+            }
+        ),
     }
     if source := run.settings.input.source_field:
-        made["sources"] = _by_source(run, source, record, tokens, copies)
-    return Made(made, {}, figures)
+        files["sources"] = _by_source(run, source, record, tokens, copies)
+    return Made(files, {}, figures)
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _signatures(run: Run, index: np.ndarray, documents: int, folder: Path) -> np.ndarray:
-    """The signatures of all documents, uint32 (documents, P), in a file. index: int64 (rows,), the place of each."""
+    """Signatures of all documents, uint32 (documents, P), in a file. index: int64 (rows,), the place of each row."""
     from dagster_divorder.core.text.minhash import SLOTS
 
     signed = np.lib.format.open_memmap(
         folder / "signatures.npy", mode="w+", dtype=np.uint32, shape=(documents, SLOTS)
     )
     fragments = run.view.documents
-    start = offsets(fragments)
-    for at, part in enumerate(run.files("minhash").mapped(fragments, "signature")):
-        place = index[start[at] : start[at + 1]]
-        signed[place[place >= 0]] = part[place >= 0]
+    signatures = run.files("minhash").mapped(fragments, "signature")
+    for rows, signature in zip(spans(fragments), signatures, strict=True):
+        place = index[rows]
+        signed[place[place >= 0]] = signature[place >= 0]
     return signed
 
 
 def _shingles(run: Run, records: np.ndarray, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(the shingles of n records' documents, uint64 (S,), of each rising, in a file; where those of each begin and end
-    in it, int64 (n, 2))."""
-    parts = list(run.view.by_fragment(records))
-    items = [(fragment, rows) for fragment, _, rows in parts]
+    """(shingles of n records' documents, uint64 (S,), rising in each document, in a file; their begin and end by
+    record, int64 (n, 2))."""
+    fragments, places, rows = zip(*run.view.by_fragment(records), strict=True)
     sizes: list[int] = []
     file = folder / "shingles"
     with file.open("wb") as out, run.progress("comparing documents", len(records), "documents") as advance:
-        needs = by_size(run, [fragment for fragment, _ in items])
-        for made in run.engine.each(partial(_find_shingles, run.store), items, **needs):
-            sizes += map(len, made)
-            out.writelines(part.data for part in made)
-            advance(len(made))
+        items = list(zip(fragments, rows, strict=True))
+        for shingles in run.engine.each(partial(_find_shingles, run.store), items, **by_size(run, fragments)):
+            sizes += map(len, shingles)
+            out.writelines(document.data for document in shingles)
+            advance(len(shingles))
     ends = np.cumsum(sizes, dtype=np.int64)
-    spans = np.empty((len(records), 2), np.int64)
-    spans[np.concatenate([places for _, places, _ in parts])] = np.stack([ends - sizes, ends], axis=1)
-    return np.memmap(file, np.uint64, "r"), spans
+    bounds = np.empty((len(records), 2), np.int64)
+    bounds[np.concatenate(places)] = np.stack([ends - sizes, ends], axis=1)
+    return np.memmap(file, np.uint64, "r"), bounds
 
 
 def _by_source(
     run: Run, field: str, record: np.ndarray, tokens: np.ndarray, copies: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Documents and near copies by the source of the record that holds each first, int64 (n,), a row a source. tokens
-    int64 (n,); copies bool (n,): whether a document is a near copy of one before it."""
+    """Documents and near copies, a row a source, each document under the source of its first `record`, int64 (n,).
+    tokens int64 (n,); copies bool (n,): whether a document is a near copy of one before it."""
     source = load_fields(run, field).column(field).combine_chunks().dictionary_encode()
     codes = source.indices.fill_null(len(source.dictionary)).to_numpy()[record]
-    columns = [
-        np.bincount(codes, weights, len(source.dictionary) + 1).astype(np.int64).tolist()
-        for weights in (None, tokens, copies, copies * tokens)
-    ]
-    names = ("source", "documents", "tokens", "near copies", "tokens of near copies")
-    rows = zip([*map(str, source.dictionary.to_pylist()), "(missing)"], *columns, strict=True)
-    return [dict(zip(names, row, strict=True)) for row in sorted(rows) if row[1]]
+    counted = {
+        "documents": None,
+        "tokens": tokens,
+        "near copies": copies,
+        "tokens of near copies": copies * tokens,
+    }
+    columns = {
+        name: np.bincount(codes, weights, len(source.dictionary) + 1).astype(np.int64).tolist()
+        for name, weights in counted.items()
+    }
+    rows = _rows({"source": [*map(str, source.dictionary.to_pylist()), "(missing)"], **columns})
+    return sorted((row for row in rows if row["documents"]), key=lambda row: tuple(row.values()))
 
 
 def _show_near_duplicates(run: Run, receipt: Receipt) -> Shown:
@@ -171,6 +179,7 @@ NEAR_DUPLICATES = WholeCorpus(
     group="ordering",
     kinds={"numpy", "numba"},
     description="Which records are near copies of others: groups of texts that share most of their shingles.",
+    evidence="which texts are near copies of others",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "minhash"),
         *(["fields"] if settings.input.source_field else []),
@@ -178,7 +187,7 @@ NEAR_DUPLICATES = WholeCorpus(
         *fit_reads(settings, "near_duplicates"),
     ),
     settings=lambda settings: {"source": settings.input.source_field, "id": settings.input.id_field},
-    # Not the fields, of which the source follows the records.
+    # Not the fields: sources follow the records.
     inputs=lambda run: versions(
         *(run, "raw_docs", "token_counts", "minhash"), *fit_reads(run.settings, "near_duplicates")
     ),

@@ -1,7 +1,7 @@
-"""raw_docs: the input's records and documents, in fragments, and the view of them. What every other stage reads.
+"""raw_docs: the input's records and documents, in fragments, and the view of them. Every other stage reads it.
 
-Of a plain file that has grown only what was added is read (corpus/file_states.py); all else is read and hashed. Parsed
-and stored are only records never seen under this text field.
+Of a plain file that has grown only the addition is read (corpus/file_states.py); all else is read and hashed. Only
+records never seen under this text field are parsed and stored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from dagster_divorder.store.state import Receipt, Result, keep_result, load_rece
 from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 1 << 30
-"""New input from which on workers survey it, and store it (corpus/parts.py), which takes a fifth more processor time in
+"""From so much new input on, workers survey and store it (corpus/parts.py). That takes a fifth more processor time in
 all than one process, whose threads keep a core and a half busy."""
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
@@ -61,8 +61,8 @@ _CONTENT = ("raw", "raw_base64", "begins")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _RawDocs(Stage):
-    """The one stage that is of no kind: its result is what the others are decided on, so a run reads the input at once,
-    and only a plan surveys it."""
+    """The one stage that is of no kind: all others are decided on its result, so a run reads the input at once. Only a
+    plan surveys it."""
 
     def decide(self, run: Run) -> Decision:
         if not run.planning:
@@ -119,15 +119,15 @@ class _RawDocs(Stage):
             "recognised_by": corpus.way,
             "recognised_bytes": corpus.kept_bytes,
         }
-        for said in remarks(facts):
-            run.progress.note(said)
+        for remark in remarks(facts):
+            run.progress.note(remark)
         keep_result(run.store, self.name, Result(key=survey.version, version=survey.version, files=files))
         return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
 
 
 def records_key(settings: Settings, kind: str) -> str:
     """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
-    # Of several inputs each record is stored with its shape (corpus/shapes.py).
+    # Records of several inputs are stored with their shapes (corpus/shapes.py).
     several = isinstance(settings.input, Inputs)
     return content_hash(
         "raw_docs", RAW_DOCS.version, kind, ["several"] if several else settings.input.text_field
@@ -135,7 +135,7 @@ def records_key(settings: Settings, kind: str) -> str:
 
 
 def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
-    """What a run would find, the facts of its receipt, and its key; stores nothing.
+    """What a run would find, the facts of its receipt, and its key. Stores nothing.
 
     Raises:
         InputError: the input cannot be read, or too much of it would be refused.
@@ -153,12 +153,12 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
 
 def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
     others = Counter[str]()
-    for found in corpus.inputs:
-        others.update(found.others)
+    for input_found in corpus.inputs:
+        others.update(input_found.others)
     several = isinstance(run.settings.input, Inputs)
     return {
         "files": [str(path) for path in corpus.files],
-        **({"files_of_inputs": [len(found.files) for found in corpus.inputs]} if several else {}),
+        **({"files_of_inputs": [len(each.files) for each in corpus.inputs]} if several else {}),
         "file_bytes": corpus.bytes,
         "partial_lines": len(survey.unfinished),
         "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
@@ -171,13 +171,13 @@ def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dic
         "record_hashes": f"{survey.multiset.hashes:032x}",
         "max_record_bytes": run.settings.input.max_record_bytes,
         "id_field": run.settings.input.id_field,
-        "skipped_folders": sorted({folder for found in corpus.inputs for folder in found.skipped}),
+        "skipped_folders": sorted({folder for each in corpus.inputs for folder in each.skipped}),
         "other_files": dict(sorted(others.items())),
     }
 
 
 def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
-    """Take in the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first Parquet file.
+    """Read the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first Parquet file.
 
     Raises:
         InputError: a column is of a type that cannot be read or, as the settings ask, written.
@@ -195,7 +195,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
         if file.kept:
             advance(file.kept.last - file.kept.first)
 
-    # An engine may take seconds to open: it is asked last.
+    # Last, since an engine may take seconds to open.
     if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
         files = list(corpus.cut())
         parts = [(part, file.begin.shape) for file in files for part in file.parts]
@@ -203,11 +203,11 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
         for file in files:
             begin(file.begin)
             for part in file.parts:
-                found = next(surveyed)
-                ingest.add_surveyed(part, found, file.prefix.lines)
-                if found.stretch:
-                    file.prefix.append(found.stretch)
-                advance(sum(map(_records, found.blocks)))
+                survey = next(surveyed)
+                ingest.add_surveyed(part, survey, file.prefix.lines)
+                if survey.stretch:
+                    file.prefix.append(survey.stretch)
+                advance(sum(map(_records, survey.blocks)))
             ingest.end(file.end())
         return schema
     for item in corpus:
@@ -222,7 +222,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
 
 
 def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
-    """Write what was surveyed."""
+    """Write the surveyed records."""
     write = WriteFragments(run.store, records_folder(key))
     with run.progress("storing records", None, "records") as advance:
         for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
@@ -238,7 +238,7 @@ def _records(block: Block | Digest) -> int:
 
 
 def _before(store: Store, key: str, settings: Settings) -> Before | None:
-    """What the last run came to, if it was one under this key, and with this limit, that left its file states."""
+    """View, rejects and file states of the last run; None where its key or `max_record_bytes` was another."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None or receipt.key != key or "readings" not in receipt.files:
         return None
@@ -255,14 +255,14 @@ def load_multiset(run: Run) -> Multiset:
 
 
 def record_index(run: Run, column: str) -> np.ndarray:
-    """Of all record rows of the view their `id`, uint64 (rows, 2), or their `size` in bytes, int64 (rows,)."""
+    """The `id`, uint64 (rows, 2), or the `size` in bytes, int64 (rows,), of all record rows of the view."""
     folder = records_folder(run.receipt("raw_docs").key)
     return index_column(run.store, folder, run.view.records, column)
 
 
 def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`, and with
-    `input.id_field` its `id`, where it can be read."""
+    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`; with
+    `input.id_field` also its `id`, None where it cannot be read."""
     field, named = run.settings.input.id_field, id_giver(run, receipt)
     with run.store.open_file(receipt.files["rejects"]) as file:
         rejects = [orjson.loads(named(line)) for line in islice(file, REJECTS_SHOWN)]
@@ -279,8 +279,8 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
 
 
 def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
-    """What gives a line of the rejects of a receipt the record's own id (`corpus.records.with_id`), as its input calls
-    it."""
+    """Adds the record's own id to a line of the rejects of a receipt (`corpus.records.with_id`), from the `id_field` of
+    its input."""
     ids = [block.id_field for block in run.settings.input.each]
     if not any(ids):
         return lambda line: line
@@ -291,45 +291,43 @@ def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
 
 
 def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first FILES_SHOWN files of a receipt: `file`, `bytes` that whole records take, accepted `records`, `rejected`
-    ones. Numbers are None where nothing could be kept of a file, such as an empty one."""
+    """The first FILES_SHOWN files of a receipt: `file`, `bytes` of whole records, accepted `records`, `rejected` ones.
+    Numbers are None where the file has no state, such as an empty one."""
     states = {state.path: state for state in load_file_states(store, receipt.files["readings"])}
-    rows = []
-    for path in receipt.facts["files"][:FILES_SHOWN]:
-        read = states.get(path)
-        rows.append(
-            {
-                "file": path,
-                "bytes": read.size if read else None,
-                "records": read.last - read.first if read else None,
-                "rejected": read.refused if read else None,
-            }
-        )
-    return rows
+    return [
+        {
+            "file": path,
+            "bytes": state.size if state else None,
+            "records": state.last - state.first if state else None,
+            "rejected": state.refused if state else None,
+        }
+        for path in receipt.facts["files"][:FILES_SHOWN]
+        for state in [states.get(path)]
+    ]
 
 
 def remarks(facts: Mapping[str, Any]) -> list[str]:
-    """What is not read of the input and of its folders, and whether its texts are few or very short, in sentences."""
+    """Sentences on files and lines that are not read, and on texts that are few or very short."""
     others, skipped = facts["other_files"], facts["skipped_folders"]
-    said = []
+    sentences = []
     if others:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
-        said.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
+        sentences.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
     if skipped:
         more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
-        said.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
-    # A receipt of an earlier version has no more.
+        sentences.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
+    # Receipts of earlier versions lack these facts.
     if unfinished := facts.get("unfinished"):
         (path, line, byte), count = unfinished[0], facts["partial_lines"]
         more = f" So do {count - 1:,} more files." if count > 1 else ""
-        said.append(
+        sentences.append(
             f"Not read: line {line:,} of {path}, from byte {byte:,} on, as the file ends in the middle of its JSON, "
             f"without a newline.{more} It is read once its newline has come; if nothing writes to the file, it was cut "
             "short: copy it again."
         )
     if "text_bytes" in facts:
-        said.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
-    return [sentence for sentence in said if sentence]
+        sentences.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
+    return [sentence for sentence in sentences if sentence]
 
 
 def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
@@ -348,8 +346,7 @@ def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
 
 
 def _rejects_below_limit(run: Run) -> Finding:
-    """A run above the limit fails before it stores anything; this also holds what is stored against a limit that was
-    lowered."""
+    """A run above the limit fails before it stores anything; this check also sees a limit that was lowered since."""
     raw_docs = run.receipt("raw_docs")
     facts = raw_docs.facts
     rejected, limit = facts["rejected_records"], run.settings.input.max_reject_share

@@ -112,6 +112,7 @@ STRATEGY_COMPARISON = WholeCorpus(
     kinds={"numpy", "numba"},
     description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
     "seconds and memory in one table.",
+    evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,
     # All but the costs follows from the key, which therefore makes the version.

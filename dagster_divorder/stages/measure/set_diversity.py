@@ -248,6 +248,7 @@ SET_DIVERSITY = WholeCorpus(
     kinds={"numpy"},
     description="How many different things there are in the corpus, in what was chosen, in each source and cluster, "
     "and in batches under several orders (Vendi scores); and what each source alone brings.",
+    evidence="how many different things there are in the corpus, in what is chosen and in its parts",
     reads=_set_diversity_reads,
     settings=_set_diversity_settings,
     doing="measuring the diversity of sets",

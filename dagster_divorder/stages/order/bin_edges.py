@@ -1,9 +1,8 @@
-"""bin_edges: edges of the bins that lengths, difficulties and numeric fields fall into, quantiles of the corpus.
+"""bin_edges: edges of the bins of lengths, difficulties and numeric fields, quantiles of the corpus.
 
-Appended records fall into the bins that are there. Under `refit.bins = "auto"` the edges are cut again when the corpus
-has doubled since, when hardly any of its documents are left, or when a bin's share of the records leaves its band: more
-than BAND times what it was, with MIN_OVER records over.
-"""
+Appended records fall into the same bins. Under `refit.bins = "auto"` the edges are cut again when the corpus has
+doubled since, when hardly any of its documents are left, or when a bin's share of the records rises above BAND times
+what it was, by more than MIN_OVER records."""
 
 from __future__ import annotations
 
@@ -30,23 +29,24 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """What is cut into bins beside the length, by trait: the numeric fields, also those whose numbers are categories,
-    and the difficulty where it is a trait."""
+    """The columns that are cut into bins beside the length, by trait: numeric fields, also those whose numbers are
+    categories, and the difficulty where it is a trait."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
+    traits = coded_traits(run.settings)
     columns = {
         name: table.column(name)
         for name in table.column_names
-        if name in coded_traits(run.settings) and is_number(table.column(name).type)
+        if name in traits and is_number(table.column(name).type)
     }
-    if "difficulty" in coded_traits(run.settings):
+    if "difficulty" in traits:
         columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
     return columns
 
 
-def is_number(of: pa.DataType) -> bool:
-    """Whether values of a type are cut into bins; those of others are categories."""
-    return bool(pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of))
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are cut into bins; those of other types are categories."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def load_edges(run: Run) -> dict[str, np.ndarray]:
@@ -66,7 +66,7 @@ def _shares(
         if trait in edges:
             coded = column_codes(column, bins=bins_of(run.settings, trait), edges=edges[trait], name=trait)
             codes[trait] = coded.codes
-    return {trait: np.bincount(of) / len(of) for trait, of in codes.items()}
+    return {trait: np.bincount(values) / len(values) for trait, values in codes.items()}
 
 
 def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
@@ -99,12 +99,10 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return None
 
 
-def _bin_edges_reads(settings: Settings) -> tuple[str, ...]:
-    return (
-        *("raw_docs", "token_counts"),
-        *(["fields"] if fields_read(settings) else []),
-        *(["difficulty"] if "difficulty" in coded_traits(settings) else []),
-    )
+def columns_reads(settings: Settings) -> tuple[str, ...]:
+    """The stages that hold the columns of traits, beside tokens and clusters."""
+    fields, difficulty = fields_read(settings), "difficulty" in coded_traits(settings)
+    return (*(["fields"] if fields else []), *(["difficulty"] if difficulty else []))
 
 
 BIN_EDGES = PinnedFit(
@@ -112,7 +110,7 @@ BIN_EDGES = PinnedFit(
     version=1,
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
-    reads=_bin_edges_reads,
+    reads=lambda settings: ("raw_docs", "token_counts", *columns_reads(settings)),
     settings=lambda settings: {
         "bins": settings.order.length_bins,
         "traits": sorted(coded_traits(settings)),

@@ -1,11 +1,11 @@
-"""What a trainer has consumed of the last output, pinned so that it stays as it is: `order.frozen_tokens`.
+"""frozen: the beginning of the last output that a trainer has consumed, pinned so that it stays
+(`order.frozen_tokens`).
 
-Frozen are the documents that begin in the first N tokens of the last document order, and the first ceil(N / L)
-sequences of the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and
-deleted input changes every position. It belongs to N, the tokenizer, the sequence length, whether documents have an
-end-of-text token, and the output it was taken from: where the last output does not begin with it (after a run with
-another N, or none), the next run takes the beginning of the output there is.
-"""
+It has the documents that begin in the first N tokens of the last document order, and the first ceil(N / L) sequences of
+the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and deleted
+input changes every position. It belongs to N, the tokenizer, the sequence length, whether documents have an end-of-text
+token, and its output: where the last output does not begin with it (after a run with another N, or none), the next run
+takes the beginning of the last output."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from dagster_divorder.store.view import View
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """documents int64 (F,): items of the stream, in their order; sequences: the consumed ones, in theirs."""
+    """documents int64 (F,): the consumed items of the stream, in order; sequences: the consumed sequences, in order."""
 
     documents: np.ndarray
     sequences: PackedSequences
 
 
 def record_ids(run: Run, view: View) -> np.ndarray:
-    """The id of every record of a view, uint64 (N, 2): what a later run finds the records of an order by."""
+    """The id of every record of a view, uint64 (N, 2). By these a later run finds the records of an order."""
     return record_index(run, "id")[view.record_row]
 
 
@@ -56,27 +56,22 @@ def load_frozen(run: Run) -> Frozen | None:
     files = run.fit("frozen")
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
-    found, document = np.split(_locate(run, ids, copy), [len(documents["id"])])
-    runs = PackedSequences(
-        document=document,
-        start=sequences["start"],
-        length=sequences["length"],
-        indptr=sequences["indptr"],
-        sequence_length=run.settings.sequence.length,
-    )
-    for positions, ids in ((found, documents["id"]), (runs.document, sequences["id"])):
+    items = np.split(_locate(run, ids, copy), [len(documents["id"])])
+    for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
             raise InputError(
                 f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
             )
-    return Frozen(found, runs)
+    plan = {name: sequences[name] for name in ("start", "length", "indptr")}
+    length = run.settings.sequence.length
+    return Frozen(items[0], PackedSequences(document=items[1], sequence_length=length, **plan))
 
 
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
-    """Item of the stream that is each record, given by id and which copy of it is meant; int64 (n,), -1 if it is
-    gone. Of a record that stands less often than it did, the copies that are left are meant."""
+    """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. Where a record
+    has fewer copies than it had, the first ones are taken."""
     row, view = places(ids, record_index(run, "id")), stream_view(run)
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
@@ -84,8 +79,8 @@ def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     record = distinct(ids).inverse
     fewer = np.bincount(record, copy >= last - first) > 0
     copy = np.where(fewer[record], dense_copies(record, copy), copy)
-    there = (row >= 0) & (first + copy < last)
-    return np.where(there, by_row[np.where(there, first + copy, 0)], -1)
+    present = (row >= 0) & (first + copy < last)
+    return np.where(present, by_row[np.where(present, first + copy, 0)], -1)
 
 
 FROZEN = PinnedFit(
@@ -102,7 +97,7 @@ FROZEN = PinnedFit(
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",
     compute=freeze_prefix,
-    # It follows the last output; nobody asks for another beginning.
+    # It follows the last output, so it has no name for --refit.
     drift=frozen_drift,
     checked_once_per_corpus=False,
 )

@@ -3,8 +3,8 @@
 `order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`), which is a record unless it is mixed.
 Computed as a whole, since one appended document can move every other; the same input, settings and seed give the same
 bytes.
-More than `order.shards_of` records are dealt to shards (`core.order.deal`), each of which is ordered by itself; then
-`shards` int64 says where each but the first begins in the order.
+More than `order.shards_of` records are dealt to shards (`core.order.deal`), and each shard is ordered by itself; then
+`shards` int64 has the first position of each shard but the first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_order(run: Run) -> np.ndarray:
 
 
 def load_shards(run: Run) -> np.ndarray:
-    """Where shards of the current order begin, but for the first, int64 (P - 1,)."""
+    """The first positions of the shards of the current order, without that of the first shard, int64 (P - 1,)."""
     return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
 
 
@@ -53,11 +53,8 @@ def _order_documents(run: Run) -> Made:
         sizes = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
         refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
-    orders = _orders(
-        run,
-        Documents(traits, apart, frozen.documents if frozen else None),
-    )
-    made, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
+    orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None))
+    ordered, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())
     figures = {
         "strategy": settings.order.strategy,
@@ -65,19 +62,19 @@ def _order_documents(run: Run) -> Made:
         "tokens": tokens,
         "frozen_documents": len(frozen.documents) if frozen else 0,
         "copies": asdict(
-            spacing(made, stream_copies(run, stream) if apart is None else apart, traits.tokens)
+            spacing(ordered, stream_copies(run, stream) if apart is None else apart, traits.tokens)
         ),
     }
     files = {
-        "order": {"order": made} | ({"shards": bounds} if len(bounds) else {}),
+        "order": {"order": ordered} | ({"shards": bounds} if len(bounds) else {}),
         "records": {"id": record_ids(run, stream.view)},
     }
     return Made(files, {"tokens": tokens}, figures)
 
 
 class Documents(NamedTuple):
-    """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for those that are to stand far
-    apart, or None; frozen int64 (F,), those that come first, or None."""
+    """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for documents that must stand far
+    apart, or None; frozen int64 (F,), the documents that come first, or None."""
 
     traits: Traits
     copies: np.ndarray | None
@@ -86,9 +83,9 @@ class Documents(NamedTuple):
 
 def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
     """The order of each shard, int64, as positions among the documents."""
-    in_order, shards = partial(order_documents, settings=run.settings), shard_number(run)
+    order_shard, shards = partial(order_documents, settings=run.settings), shard_number(run)
     if shards == 1:
-        return [in_order(all_)]
+        return [order_shard(all_)]
     weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
     shard = shard_of_each(
         all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen
@@ -105,15 +102,13 @@ def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
             None if shard else np.arange(len(frozen)),
         )
 
-    made = each_shard(run, in_order, Parts(shards, documents))
-    return [items[order] for items, order in zip(members, made, strict=True)]
+    orders = each_shard(run, order_shard, Parts(shards, documents))
+    return [items[order] for items, order in zip(members, orders, strict=True)]
 
 
 def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
-    """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
-
-    The clusters come first where they are balanced: strategies that know one label a document take the first trait.
-    """
+    """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents. The cluster is
+    the first trait, which strategies that know one label a document take."""
     traits, chosen = documents.traits, settings.order
     first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
     codes = {trait: traits.codes[trait] for trait in first}
@@ -129,19 +124,18 @@ def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
     return order(items.counts, items.groups, **arguments)
 
 
-def check_permutation(orders: np.ndarray, items: int, what: str, remedy: str) -> Finding:
-    """Whether orders, int64 (E, M), each name the numbers below `items` once."""
+def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:
+    """Whether each of the orders, int64 (E, M), names every number below `items` once. nouns: what the items are."""
     times = np.zeros((len(orders), items), np.int64)
     inside = (orders >= 0) & (orders < items)
-    for row, (of, known) in enumerate(zip(orders, inside, strict=True)):
-        times[row] = np.bincount(of[known], minlength=items)
-    missing, doubled = int((times == 0).sum()), int((times > 1).sum())
-    unknown = int((~inside).sum())
-    found = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
+    for row, (numbers, known) in enumerate(zip(orders, inside, strict=True)):
+        times[row] = np.bincount(numbers[known], minlength=items)
+    missing, doubled, unknown = (int(faulty.sum()) for faulty in (times == 0, times > 1, ~inside))
+    faults = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
     passed = not (missing or doubled or unknown)
     return Finding(
         passed=passed,
-        text=f"{items:,} {what}, each exactly once." if passed else f"Of {items:,} {what}: {found}.",
+        text=f"{items:,} {nouns}, each exactly once." if passed else f"Of {items:,} {nouns}: {faults}.",
         remedy=f"{remedy}; do not train on an output of this one",
         figures={
             "items": items,
@@ -154,7 +148,7 @@ def check_permutation(orders: np.ndarray, items: int, what: str, remedy: str) ->
 
 
 def remade(run: Run, stage: str, file: str) -> str:
-    """How to have a whole-corpus result made anew."""
+    """How to make a whole-corpus result anew, in words."""
     folder = run.store.where(run.receipt(stage).files[file]).rpartition("/")[0]
     return f"delete the folder {folder} and materialise {stage} again, which makes it anew"
 
@@ -165,8 +159,8 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
 
 
-def document_order(settings: Settings) -> dict[str, Any]:
-    """What of the settings decides how documents, or pieces of them, are ordered."""
+def document_order_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that decide how documents, or pieces of them, are ordered."""
     order, strategy = settings.order, settings.strategy(settings.order.strategy)
     reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
@@ -193,7 +187,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    """`order.shards_of` decides where it makes several shards, by how many."""
+    # Only the number of shards matters, not `order.shards_of`, and only if there are several.
     shards = shard_number(run)
     return {**versions(run, *_greedy_order_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
 
@@ -205,7 +199,7 @@ GREEDY_ORDER = WholeCorpus(
     kinds={"numpy", "numba"},
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
     reads=_greedy_order_reads,
-    settings=document_order,
+    settings=document_order_settings,
     inputs=_inputs,
     content=("order",),
     pace=(0.1, 0.0027),

@@ -1,16 +1,15 @@
 """packed_sequences: which tokens make which training sequence. A plan; only exports gather tokens.
 
-The documents, in the order of `greedy_order`, packed into sequences of `sequence.length` tokens by `packing.method`.
-`plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and length int64 (Q,),
-and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
-trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
-`related` never puts copies into one sequence, and with `order.separate_copies` no method does; the plan then names the
-parts that keep them apart, for `sequence_order`.
-With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
-Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
-Shards of the documents are packed apart. What is left over of each, less than a sequence, is packed together at the end
-of the last one, so that the plan has one partial sequence at most. `shards` then says at which sequences they begin.
-"""
+The documents, in the order of `greedy_order`, are packed into sequences of `sequence.length` tokens by
+`packing.method`. `plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and
+length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`:
+the tokens of each trait value in each sequence, CSR (indptr, indices, data) and groups, a group for each trait, the
+traits by name. `related` never puts copies into one sequence, and with `order.separate_copies` no method does; the plan
+then names the parts that keep them apart, for `sequence_order`. With `packing.end_of_text` a document has one token
+more, its last, which is the end-of-text token. Sequences that a trainer has consumed (`order.frozen_tokens`) come
+first, unchanged; the others hold all other tokens. Shards of the documents are packed apart. Their remainders, each
+less than a sequence, are packed together at the end of the last shard, so that the plan has one partial sequence at
+most. `shards` has the first sequences of the shards."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, str
 from dagster_divorder.stages.order.frozen import Frozen, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     Documents,
-    document_order,
+    document_order_settings,
     load_order,
     load_shards,
     order_documents,
@@ -57,8 +56,7 @@ NOTHING = np.zeros(0, np.int64)
 
 
 class ToPack(NamedTuple):
-    """Pieces to pack, and of each its traits; copies int64 (P,), equal for copies (`stream_copies`), or
-    None."""
+    """Pieces to pack, and their traits; copies int64 (P,), equal for copies (`stream_copies`), or None."""
 
     pieces: Pieces
     traits: Traits
@@ -101,31 +99,28 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
     pack_part = partial(
         _pack_part,
         settings=settings,
-        # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+        # `concat` keeps the order of the documents, in which copies stand apart unless some are consumed.
         keep_apart=separate and (method != "concat" or frozen is not None),
         consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
         vectors=_vectors_of(run, stream) if method == "related" else None,
     )
-
-    def to_pack(some: Pieces) -> ToPack:
-        return _to_pack(settings, traits, copies if separate else None, some)
-
+    to_pack = partial(_to_pack, settings, traits, copies if separate else None)
     parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
     # The vectors stay in this process.
     packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
-    left = None
+    remainders = None
     if len(packed) > 1 and method != "best_fit":
-        packed, left = _without_last(packed)
+        packed, remainders = _without_last(packed)
     consumed = [frozen.sequences] if frozen else []
     shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]
-    if left is not None:
-        packed.append(pack_part(to_pack(left), keep_apart=separate))
+    if remainders is not None:
+        packed.append(pack_part(to_pack(remainders), keep_apart=separate))
     return replace(join(*consumed, *packed), shards=shards)
 
 
 def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
-    """(what is to be packed, in the order of the documents: all that is neither consumed nor cut; where each shard of
-    it begins, and the last one ends)."""
+    """(the pieces to pack, in the order of the documents, without consumed and cut ones; the bounds of their shards,
+    the end of the last one included)."""
     order, begins = load_order(run), load_shards(run)
     lengths = stream.traits.tokens + run.settings.packing.end_of_text
     pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths[order])
@@ -143,24 +138,24 @@ def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -
 
 
 def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
-    """(plans without a last sequence that is not full; what these sequences hold)."""
-    full = [len(plan) - bool(len(plan) and plan.padding[-1]) for plan in packed]
-    left = join(*(plan.part(end, len(plan)) for plan, end in zip(packed, full, strict=True)))
-    whole = [
-        replace(plan.part(0, end), without_tokens=plan.without_tokens)
-        for plan, end in zip(packed, full, strict=True)
-    ]
-    return whole, Pieces(left.document, left.start, left.length)
+    """(the plans without last sequences that are not full; the pieces of these sequences)."""
+    full_plans, partial_sequences = [], []
+    for plan in packed:
+        end = len(plan) - bool(len(plan) and plan.padding[-1])
+        full_plans.append(replace(plan.part(0, end), without_tokens=plan.without_tokens))
+        partial_sequences.append(plan.part(end, len(plan)))
+    remainders = join(*partial_sequences)
+    return full_plans, Pieces(remainders.document, remainders.start, remainders.length)
 
 
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
-    """The vectors of items, float32 (n, D)."""
+    """A function of items, which gives their vectors, float32 (n, D)."""
     vectors = map_vectors(run.store, run.view, chosen_vectors(run))
     return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
 
 def _to_pack(settings: Settings, traits: Traits, copies: np.ndarray | None, pieces: Pieces) -> ToPack:
-    """copies: of the documents, as `stream_copies` has them, or None where they do not matter."""
+    """copies: those of the documents (`stream_copies`), or None where they do not matter."""
     ordered = settings.packing.piece_tokens > 0
     if ordered:
         pieces = cut(pieces, settings.packing.piece_tokens)
@@ -184,8 +179,8 @@ def _pack_part(
     consumed: np.ndarray,
     vectors: Callable[[np.ndarray], np.ndarray] | None,
 ) -> PackedSequences:
-    """Plan of the pieces, which with `packing.piece_tokens` are ordered first: a document's own traits, a piece's own
-    length. keep_apart: copies come into different sequences. vectors: of some documents, for `related`."""
+    """Plan of the pieces. With `packing.piece_tokens` they are ordered first, by their lengths and the traits of their
+    documents. keep_apart: copies come into different sequences. vectors: for `related` (`_vectors_of`)."""
     pieces, traits, copies = part
     if settings.packing.piece_tokens:
         separated = copies if settings.copies_apart else None
@@ -198,15 +193,15 @@ def _pack_part(
         sequence_length=settings.sequence.length,
         seed=settings.seed,
         labels=traits.codes["cluster"],
-        vectors=None if vectors is None else lambda some: vectors(pieces.document[some]),
+        vectors=None if vectors is None else lambda numbers: vectors(pieces.document[numbers]),
         copies=copies if keep_apart else None,
         consumed=consumed,
     )
 
 
 def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
-    """A number for each run of tokens, equal where two are copies: the whole, or the same piece, of documents that
-    `copies` gives one number."""
+    """A number for each run of tokens, equal for copies: runs of documents with the same number in `copies`, and with
+    `packing.piece_tokens` of the same piece."""
     of_text = copies[runs.document]
     if not settings.packing.piece_tokens:
         return of_text
@@ -254,7 +249,7 @@ def _row_arrays(packed: PackedSequences, traits: Traits) -> dict[str, np.ndarray
 
 def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
     """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
-    records: of the stream."""
+    records: the record of each item of the stream; None where they are the same."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     return {
         "sequence": sequence,
@@ -265,7 +260,7 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
 
 
 def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: the traits of `order.traits` in tokens, by name, with their weights."""
+    """The sequences as items to order: tokens by the traits of `order.traits`, with the weights of these."""
     from scipy.sparse import csr_matrix
 
     arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
@@ -276,17 +271,17 @@ def load_sequence_items(run: Run, traits: Traits) -> Items:
     wanted = sequence_traits(run.settings.order.traits)
     columns = np.concatenate([np.flatnonzero(arrays["groups"] == names.index(name)) for name in wanted])
     sizes = [traits.sizes()[name] for name in wanted]
+    if len(columns) < counts.shape[1] or (np.diff(columns) != 1).any():
+        counts = counts[:, columns]
     return Items(
-        counts=counts
-        if len(columns) == counts.shape[1] and (np.diff(columns) == 1).all()
-        else counts[:, columns],
+        counts=counts,
         groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
         weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
     )
 
 
 def sequence_traits(weights: dict[str, float]) -> list[str]:
-    """Trait names in the order of the sequences' groups: the cluster first, as for documents."""
+    """Names of the traits in the order of the sequences' groups: the cluster first, as for documents."""
     return sorted(weights, key=lambda trait: (trait != "cluster", trait))
 
 
@@ -294,27 +289,21 @@ def _no_token_lost(run: Run) -> Finding:
     stream = load_stream(run)
     tokens = run.column("token_counts", "lengths")[stream.view.document_row]
     lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
-    if run.settings.order.cut:
-        packed = _with_cut(run, packed, stream.items(find_records(run, run.settings.order.cut)), lengths)
-    found = coverage(packed, lengths)
-    figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
-    if found.exact:
-        cut = (
-            f", but for those of {len(run.settings.order.cut):,} ids that are cut"
-            if run.settings.order.cut
-            else ""
-        )
-        text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{cut}."
+    cut_ids = run.settings.order.cut
+    if cut_ids:
+        packed = _with_cut(run, packed, stream.items(find_records(run, cut_ids)), lengths)
+    covered = coverage(packed, lengths)
+    figures = {name: getattr(covered, name) for name in ("tokens", "missing", "doubled", "outside")}
+    if covered.exact:
+        but = f", but for those of {len(cut_ids):,} ids that are cut" if cut_ids else ""
+        text = f"{covered.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{but}."
         return Finding(passed=True, text=text, figures=figures)
-    where = (
-        f"; the first document at fault is record {found.first:,} of the input"
-        if found.first is not None
-        else ""
-    )
+    first = covered.first
+    where = "" if first is None else f"; the first document at fault is record {first:,} of the input"
     return Finding(
         passed=False,
-        text=f"Of {found.tokens:,} tokens {found.missing:,} are in no sequence, {found.doubled:,} are laid again, and "
-        f"{found.outside:,} are laid that no document has{where}.",
+        text=f"Of {covered.tokens:,} tokens {covered.missing:,} are in no sequence, {covered.doubled:,} are laid "
+        f"again, and {covered.outside:,} are laid that no document has{where}.",
         remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
         figures=figures,
     )
@@ -323,13 +312,13 @@ def _no_token_lost(run: Run) -> Finding:
 def _with_cut(
     run: Run, packed: PackedSequences, documents: np.ndarray, lengths: np.ndarray
 ) -> PackedSequences:
-    """The plan with what was cut out of it behind it: of these documents all that no consumed sequence holds."""
+    """The plan, and behind it the tokens of the cut documents that no consumed sequence holds."""
     consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
     consumed = consumed[np.isin(packed.document[consumed], documents)]
-    parts = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
-    frozen = replace(packed, **parts, indptr=np.array([0, len(consumed)]))
-    left = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
-    behind = replace(frozen, **vars(left), indptr=np.array([0, len(left)]))
+    runs = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
+    frozen = replace(packed, **runs, indptr=np.array([0, len(consumed)]))
+    not_consumed = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
+    behind = replace(frozen, **vars(not_consumed), indptr=np.array([0, len(not_consumed)]))
     return join(packed, behind)
 
 
@@ -342,13 +331,12 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
     }
     if settings.packing.piece_tokens:
-        # Pieces are ordered here.
-        decides["order"] = document_order(settings)
+        # This stage orders pieces.
+        decides["order"] = document_order_settings(settings)
     return decides
 
 
 def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
-    related = settings.packing.method == "related"
     return (
         *(
             "raw_docs",
@@ -360,7 +348,7 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
         ),
         *(["frozen"] if settings.order.frozen_tokens else []),
         *(["ids"] if settings.order.cut and settings.input.id_field else []),
-        *(space_reads(settings) if related else []),
+        *(space_reads(settings) if settings.packing.method == "related" else []),
     )
 
 

@@ -1,9 +1,9 @@
 """sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
 
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
-could not fill stays last, as trainers drop or pad it there. Sequences that a trainer has consumed stay first.
-With `order.separate_copies` those that hold copies stand far apart, in and across epochs; `figures` says how far.
-Shards are ordered apart, and follow one another in every epoch.
+could not fill stays last, where trainers drop or pad it. Sequences that a trainer has consumed stay first. With
+`order.separate_copies` sequences that hold copies stand far apart, in and across epochs; `figures` tell how far. Shards
+are ordered apart, and follow one another in every epoch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def vectors_are_balanced(settings: Settings) -> bool:
 
 
 def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
-    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment. view: what the plan's
-    documents are of, by default the stream."""
+    """int64 (S, C): the vectors of the sequences along random axes, added up fragment by fragment. view: the one that
+    the plan's documents index, by default the stream's."""
     view, space = stream_view(run) if view is None else view, load_space(run)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
@@ -68,8 +68,9 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
 
 
 class Sequences(NamedTuple):
-    """Packed sequences to order: as items; the plan; copies int64 (N,), a number of each of its documents, equal for
-    copies (`stream_copies`), or None where these are of no concern; frozen: how many are consumed, and come first."""
+    """Packed sequences to order: as items, and as a plan; copies int64 (N,), a number of each document of the plan,
+    equal for copies (`stream_copies`), or None where copies do not matter; frozen: the number of consumed ones, which
+    come first."""
 
     items: Items
     packed: PackedSequences
@@ -88,24 +89,24 @@ def _order_sequences(run: Run) -> Made:
 
     def part(shard: int) -> Sequences:
         begin, end = bounds[shard : shard + 2]
-        some, of = items.part(begin, end), packed.part(begin, end)
+        own_items, own_plan, own_copies = items.part(begin, end), packed.part(begin, end), None
         if sums is not None and end > begin:
-            some = with_coordinates(some, of, sums[begin:end])
-        if copies is None:
-            return Sequences(some, of, None, 0 if shard else frozen)
-        documents, number = np.unique(of.document, return_inverse=True)
-        return Sequences(some, replace(of, document=number), copies[documents], 0 if shard else frozen)
+            own_items = with_coordinates(own_items, own_plan, sums[begin:end])
+        if copies is not None:
+            documents, number = np.unique(own_plan.document, return_inverse=True)
+            own_plan, own_copies = replace(own_plan, document=number), copies[documents]
+        return Sequences(own_items, own_plan, own_copies, 0 if shard else frozen)
 
-    in_order = partial(
+    order_shard = partial(
         order_sequences,
         settings=settings,
         targets=sequence_targets(
             settings.order.targets, traits, sequence_traits(settings.order.traits), items
         ),
     )
-    orders = each_shard(run, in_order, Parts(len(bounds) - 1, part))
-    # A shard comes at its time in every epoch, so that what is in it comes again about an epoch later.
-    made = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
+    orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
+    # A shard has the same time in every epoch, so that its sequences come again about an epoch later.
+    ordered = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
     if copies is None:
         copies = stream_copies(run, stream)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
@@ -113,32 +114,32 @@ def _order_sequences(run: Run) -> Made:
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.sequence.epochs,
-        "copies": asdict(sequence_spacing(packed, made, copies, step=step)),
+        "copies": asdict(sequence_spacing(packed, ordered, copies, step=step)),
     }
-    return Made({"order": {"order": made}}, figures=figures)
+    return Made({"order": {"order": ordered}}, figures=figures)
 
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
     items, packed, copies, frozen = sequences
-    partial_ = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
-    whole = len(packed) - bool(partial_)
-    some, times = items.part(0, whole), None
+    not_full = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    full_sequences = len(packed) - bool(not_full)
+    full, times = items.part(0, full_sequences), None
     if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(whole)
+        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
     orders = epoch_orders(
-        some.counts,
-        some.groups,
+        full.counts,
+        full.groups,
         settings.sequence.epochs,
         **settings.order_arguments(settings.sequence.strategy),
         weights=items.weights,
-        coordinates=some.coordinates,
+        coordinates=full.coordinates,
         copies=times,
         frozen=np.arange(frozen),
         targets=targets,
     )
-    return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
+    return np.pad(orders, ((0, 0), (0, int(not_full))), constant_values=full_sequences)
 
 
 def _is_a_permutation(run: Run) -> Finding:

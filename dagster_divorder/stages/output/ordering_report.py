@@ -37,10 +37,12 @@ from dagster_divorder.pipeline.stage import (
     Link,
     Made,
     PerDocument,
+    Picture,
     Shown,
     Table,
     Text,
     WholeCorpus,
+    counts,
     versions,
 )
 from dagster_divorder.settings import Settings
@@ -72,6 +74,7 @@ from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
     Agreement,
     Card,
+    Evidence,
     MapPoints,
     Numbers,
     StageRun,
@@ -82,17 +85,13 @@ from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
-EVIDENCE = {
-    "strategy_comparison": "strategies of both levels side by side on this corpus",
-    "k_calibration": "how many clusters the corpus has",
-    "ari_comparison": "whether two kinds of vectors see the same topics",
-    "cluster_map": "the documents as a map, coloured by cluster",
-    "training_evidence": "what the order does to small models that are trained in it",
-    "set_diversity": "how many different things there are in the corpus, in what is chosen and in its parts",
-    "near_duplicates": "which texts are near copies of others",
-    "gradient_proxy": "whether gradients of the last blocks agree with those of all parameters",
-}
-"""Stage -> what the report shows of it where it is there; of those that the settings have."""
+SECTIONS = (
+    *("strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"),
+    *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
+)
+"""Evidence with a section of its own. Other evidence has one that shows what Dagster shows of it."""
+RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
+"""Figures of every stage that tell of its last run."""
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""
 COLUMNS = (60, 240)
@@ -138,7 +137,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
 def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
     found, missing = {}, {}
-    for stage in EVIDENCE:
+    for stage in dict.fromkeys([*SECTIONS, *run.graph.evidence]):
         try:
             found[stage] = run.receipt(stage)
         except MissingStageError as error:
@@ -217,9 +216,27 @@ def numbers(
         if "near_duplicates" in found
         else None,
         proxies=(found["gradient_proxy"].figures, load_proxies(run)) if "gradient_proxy" in found else None,
+        others=[_as_shown(run, receipt) for stage, receipt in found.items() if stage not in SECTIONS],
         runs=_stage_runs(run, found),
-        missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
+        missing={stage: (run.graph[stage].evidence, why) for stage, why in missing.items()},
     )
+
+
+def _as_shown(run: Run, receipt: Receipt) -> Evidence:
+    stage = run.graph[receipt.stage]
+    pictures, tables = {}, {}
+    # No time, and no number of new documents: these differ from run to run.
+    figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
+    for name, shown in stage.show(run, receipt).items():
+        if isinstance(shown, Picture):
+            pictures[shown.what] = shown.file.read_bytes()
+        elif isinstance(shown, Table):
+            tables[name] = shown.rows
+        elif isinstance(shown, Link):
+            figures[name] = str(shown.path)
+        else:
+            figures[name] = shown.markdown if isinstance(shown, Text) else shown
+    return Evidence(stage.name, stage.evidence, stage.description, figures, tables, pictures)
 
 
 def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
@@ -484,7 +501,7 @@ ORDERING_REPORT = WholeCorpus(
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
         *(["ids"] if settings.input.id_field else []),
     ),
-    after=tuple(EVIDENCE),
+    shows_evidence=True,
     settings=_ordering_report_settings,
     inputs=_inputs,
     quotes=("*",),

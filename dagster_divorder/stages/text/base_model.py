@@ -1,11 +1,11 @@
 """base_model: the tokenizer and token table that every later stage uses, with the pooling statistics of the corpus.
 
 The base model is a pinned fit: appended documents use it as it is. Another checkpoint, or the same with other bytes, is
-another fit. Where hardly any of the documents it was made on are left, every run says so; it is made again only as
-`refit.model` says, since everything after it is then computed again.
+another fit. Where hardly any of the documents it was made on are left, every run says so. It is made again only as
+`refit.model` says, since that makes everything after it again.
 
-Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
-by which the next run knows it without reading it, are in the receipt.
+For a checkpoint the fit holds only hashes of its content. The receipt holds its place and the times of its files, by
+which the next run knows it without reading it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ BOOTSTRAP = "bootstrap"
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
 
-
 _KEPT: dict[tuple[str, str], Encoder] = {}
 """The encoder that was last used, by its tokenizer's fingerprint and its engine."""
 
@@ -58,7 +57,7 @@ class BaseModel:
     documents: int
 
     def encoder(self) -> Encoder:
-        """The tokenizer, run by the engine that was proved equal to the reference when the model was pinned."""
+        """The tokenizer, with the engine that was found equal to the reference when the model was pinned."""
         from dagster_divorder.models.tokenize import load_encoder
 
         return load_encoder(self.directory, engine=self.info["engine"])
@@ -72,7 +71,7 @@ class BaseModel:
 
 def kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
     """The encoder of a directory that holds this tokenizer (its fingerprint). The process keeps it, since gigatoken is
-    faster on the words that it has met: the first are those of the sample that the model was pinned on."""
+    faster on words that it knows: first those of the sample that the model was pinned on."""
     from dagster_divorder.models.tokenize import load_encoder
 
     if (tokenizer, engine) not in _KEPT:
@@ -112,30 +111,29 @@ def load_base_model(run: Run) -> BaseModel:
 def find_checkpoint(
     run: Run, stage: str, locate: Callable[[Settings], Path | None], describe: Callable[[Path], Any]
 ) -> dict[str, Any]:
-    """Of the checkpoint that `locate` finds: its `directory`, the `signature` of its files, and `content`, what
-    `describe` finds in them, where they are not those that the stage's last run found; nothing where it finds none."""
+    """The checkpoint that `locate` finds: its `directory`, the `signature` of its files, and their `content` as
+    `describe` gives it, or as the stage's last run knew it for the same files. Empty where `locate` finds none."""
     from dagster_divorder.models.checkpoint import signature
 
     if "checkpoint" not in run.memo:
         directory = locate(run.settings)
         if directory is None:
             return {}
-        # Before anything is read: what changes meanwhile is noticed next time.
+        # Before anything is read: the next run sees what changes meanwhile.
         files, last = signature(directory), load_receipt(run.store, stage)
-        found = {"directory": str(directory), "signature": files}
+        identity = {"directory": str(directory), "signature": files}
         known = last.facts if last and files else {}
-        same = "content" in known and found.items() <= known.items()
-        run.memo["checkpoint"] = {**found, "content": known["content"] if same else describe(directory)}
+        same = "content" in known and identity.items() <= known.items()
+        run.memo["checkpoint"] = {**identity, "content": known["content"] if same else describe(directory)}
     checkpoint: dict[str, Any] = run.memo["checkpoint"]
     return checkpoint
 
 
 def _locate(settings: Settings) -> Path | None:
-    """Where the checkpoint lies that `model.base` names; None for the bootstrap model, which lies in the fit itself."""
+    """The folder of the checkpoint that `model.base` names; None for the bootstrap model, which the fit holds."""
     from dagster_divorder.models.checkpoint import locate
 
-    base = settings.model.base
-    return None if base == BOOTSTRAP else locate(base)
+    return None if settings.model.base == BOOTSTRAP else locate(settings.model.base)
 
 
 def _checkpoint(run: Run) -> dict[str, Any]:
@@ -143,7 +141,7 @@ def _checkpoint(run: Run) -> dict[str, Any]:
 
 
 def _content_of(directory: Path) -> dict[str, Any]:
-    """What names a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
+    """Fingerprints of a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
     from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint, tokenizer_fingerprint
 
     table = embedding_table(directory)
@@ -218,52 +216,53 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
-        if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
+        if name
+        not in ("training", "signature", "content", "rows", "left_out", "checked", "reason", "documents")
     }
-    left = documents_left(run, receipt)
-    note = _another_corpus(left)
+    share_left = documents_left(run, receipt)
+    note = _another_corpus(share_left)
     if note:
         run.progress.note(note)
     return {
         "base": run.settings.model.base,
         **info,
         **receipt.facts["training"],
-        "documents_left": left,
+        "documents_left": share_left,
         "note": note,
     }
 
 
-def _another_corpus(left: float) -> str | None:
-    """What to say where a share `left` of the documents that the model was made on is left, None if it is enough."""
-    if left >= MIN_SHARE_LEFT:
+def _another_corpus(share_left: float) -> str | None:
+    """What to say where too small a share of the documents that the model was made on is left, else None."""
+    if share_left >= MIN_SHARE_LEFT:
         return None
     return (
-        f"{left:.0%} of the documents that base_model was made on are left in the input; "
+        f"{share_left:.0%} of the documents that base_model was made on are left in the input; "
         "divorder run --refit model makes it from the present ones (everything is then computed again)"
     )
 
 
 def _is_of_this_corpus(run: Run) -> Finding:
-    """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
-    first one, and is cut into more tokens than need be."""
-    left = documents_left(run, run.receipt("base_model"))
+    """A corpus that replaces another keeps that one's tokenizer, or its weights of tokens, and gets more tokens than
+    need be."""
+    share_left = documents_left(run, run.receipt("base_model"))
     return Finding(
-        passed=_another_corpus(left) is None,
-        text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
+        passed=_another_corpus(share_left) is None,
+        text=f"{share_left:.0%} of the documents that the base model was made on are left in the input.",
         remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
-        figures={"documents_left": left},
+        figures={"documents_left": share_left},
     )
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    of_all = {"content": _checkpoint(run).get("content")}
-    if run.settings.order.frozen_tokens:
-        # A trainer has consumed tokens of the last output, whose base model stays whatever that was made without. A run
-        # that is refused may make another one, but no output.
-        last = load_receipt(run.store, "packed_sequences")
-        left_out = last.facts.get("left_out") if last else None
-        return {**of_all, **({"heldout": left_out} if left_out else {})}
-    return {**of_all, **fit_inputs(run, "base_model")}
+    content = {"content": _checkpoint(run).get("content")}
+    if not run.settings.order.frozen_tokens:
+        return {**content, **fit_inputs(run, "base_model")}
+    # A trainer has consumed tokens of the last output, so its base model stays, whatever documents that left out. A run
+    # that is refused may make another model, but no output.
+    last = load_receipt(run.store, "packed_sequences")
+    left_out = last.facts.get("left_out") if last else None
+    return {**content, **({"heldout": left_out} if left_out else {})}
 
 
 def _base_model_settings(settings: Settings) -> dict[str, Any]:
@@ -279,8 +278,8 @@ def _base_model_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """The sample, and what does not depend on it: as much as all of a sample at the default vocabulary, of which half
-    grows with the vocabulary."""
+    """The sample, and a part that does not depend on it: at the default vocabulary as much as a full sample; half of
+    that part grows with the vocabulary."""
     if settings.model.base != BOOTSTRAP:
         return 1.0
     return SAMPLE_BYTES * (0.5 + settings.advanced.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)

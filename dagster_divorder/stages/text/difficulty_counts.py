@@ -1,6 +1,6 @@
 """difficulty_counts: how often each token follows another, counted over a sample of the documents.
 
-The counts are of token ids alone, so every base model has them. Appended documents change no other's difficulty.
+The counts need only token ids, so every base model has them. Appended documents change no other's difficulty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
-from dagster_divorder.store.view import offsets
 
 COUNTS = "counts.safetensors"
 
@@ -30,19 +29,17 @@ CLIP_TOKENS = 1 << 14
 
 def _count_token_pairs(run: Run) -> Mapping[str, bytes]:
     """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: the first
-    half of the ids of those counted."""
+    halves of the ids of the counted ones."""
     view, tokens = run.view, run.files("token_counts")
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
     rows = fit_rows(run, "difficulty_counts", MAX_DOCUMENTS)
     rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
     taken = np.zeros_like(lengths)
     taken[rows] = lengths[rows]
-    counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
-    fragments = counted(
-        run.progress, "counting", tokens.each(view.documents), len(view.documents), "fragments"
-    )
-    for at, (_, held) in enumerate(fragments):
-        counts.add(held["ids"], held["lengths"], taken[start[at] : start[at + 1]])
+    counts = Counts.none(run.receipt("base_model").facts["vocabulary"])
+    each = tokens.each(view.documents)
+    for part, stored in counted(run.progress, "counting", each, len(view.documents), "fragments"):
+        counts.add(stored["ids"], stored["lengths"], taken[part])
     ids = document_ids(run.store, view)[rows, 0]
     return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids})}
 

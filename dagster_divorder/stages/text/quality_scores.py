@@ -1,6 +1,6 @@
 """quality_scores: how good each document is, by the text-classification model that `selection.quality` names.
 
-Per document fragment: `quality` float32 (rows,), from 0 on; NaN where the model gives none.
+Per document fragment: `quality` float32 (rows,), 0 or more; NaN where the model gives none.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _locate(settings: Settings) -> Path:
 def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
     """The quality of the documents of a fragment."""
     classifier, content = _classifier(model, device), read_content(store, fragment.file)
-    parts = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
-    return {"quality": np.concatenate(parts)}
+    scores = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
+    return {"quality": np.concatenate(scores)}
 
 
 @functools.lru_cache(maxsize=1)
@@ -50,14 +50,10 @@ def _classifier(model: Path, device: str) -> Classifier:
     return Classifier(model, device)
 
 
-def _device(run: Run) -> str:
-    """The device of a machine that computes."""
-    return call_on_a_worker(run, find_device)
-
-
 def _quality_scores_needs(run: Run, missing: Any) -> Needs:
     """One process, which runs all cores, or a GPU."""
-    return {"workers": 1, "threads": count_workers(0), "gpus": int(_device(run) == "cuda")}
+    gpus = int(call_on_a_worker(run, find_device) == "cuda")
+    return {"workers": 1, "threads": count_workers(0), "gpus": gpus}
 
 
 QUALITY_SCORES = PerDocument(
@@ -67,12 +63,13 @@ QUALITY_SCORES = PerDocument(
     kinds={"huggingface", "pytorch"},
     description="How good each document is, by a text-classification model.",
     reads=("raw_docs",),
-    settings=lambda settings: {},
     inputs=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
-    compute=lambda run: functools.partial(score, run.store, _locate(run.settings), _device(run)),
+    compute=lambda run: functools.partial(
+        score, run.store, _locate(run.settings), call_on_a_worker(run, find_device)
+    ),
     needs=_quality_scores_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},
 )

@@ -1,8 +1,7 @@
 """token_counts: every document tokenised once; ids kept, so that pooling, packing and exports never tokenise again.
 
-Per document fragment: `ids` (uint16 or uint32, all documents end to end) and `lengths` int64 (rows,). No special tokens
-are added.
-"""
+Per document fragment: `ids` (uint16 or uint32, all documents end to end, no special tokens) and `lengths` int64
+(rows,)."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ MAX_SHARE_WITHOUT = 0.01
 def tokenize(
     store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the
-    one in the folder `model`."""
+    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer`: the fingerprint of the one
+    in the folder `model`."""
     encoder = kept_encoder(model_path(store, model), tokenizer, engine)
     ids, lengths = encoder.encode(read_content(store, fragment.file).combine_chunks())
     return {"ids": ids, "lengths": lengths}
@@ -45,7 +44,7 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    # All documents have their tokens now, and it holds 100 MB.
+    # All documents have their tokens now, and the encoder takes 100 MB.
     forget_encoder()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
     if not lengths.any():

@@ -1,16 +1,14 @@
 """centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
 
 Under `refit.clusters = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
-documents are left, or when the documents that came since lie too far from them, by more than chance: of the sketch of
-the corpus those that the sketch of the fit does not have, a random sample, so that it does not matter in how many runs
-they came.
-"""
+documents are left, or when the documents that came since lie too far from them, by more than chance. These documents
+are the ids in the corpus's sketch that the fit's sketch lacks: a random sample, whatever the number of runs they came
+in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import orjson
@@ -32,39 +30,27 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.sample import document_ids
-from dagster_divorder.store.space import Space
 
 SAMPLE_BYTES = 1 << 30
 MIN_NEW = 32
-"""Of fewer new documents the sketch tells too little."""
+"""Fewer new documents in the sketch tell too little."""
 
 ARRAYS = "centroids.safetensors"
 INFO = "clusters.json"
 
 
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """How vectors are clustered, but for their number of clusters."""
-
-    algorithm: Literal["faiss", "minibatch"]
-    metric: Literal["cosine", "euclidean"]
-    seed: int
-
-
-def fit_settings(settings: Settings) -> FitSettings:
-    return FitSettings(settings.clusters.algorithm, settings.clusters.metric, settings.seed)
+def fit_settings(settings: Settings) -> dict[str, Any]:
+    """How vectors are clustered: the arguments of `core.topics.cluster.fit` that settings decide, but for k."""
+    return {
+        "algorithm": settings.clusters.algorithm,
+        "metric": settings.clusters.metric,
+        "seed": settings.seed,
+    }
 
 
 def library(settings: Settings) -> str:
-    """Who fits the clusters, as Dagster names it."""
+    """The library that fits the clusters, as Dagster names it."""
     return "faiss" if settings.clusters.algorithm == "faiss" else "scikitlearn"
-
-
-def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
-    """The document rows that k clusters are fitted to: a random sample, bounded in bytes; int64 (n,)."""
-    most = most_points(k, run.settings.clusters.algorithm)
-    held = max(1, SAMPLE_BYTES // (4 * space.dims(run.view)))
-    return fit_rows(run, "centroids", min(most, held))
 
 
 def _count(run: Run) -> int:
@@ -73,19 +59,20 @@ def _count(run: Run) -> int:
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
-    k, space = _count(run), load_space(run)
-    how = asdict(fit_settings(run.settings))
-    vectors = space.rows(run.view, sample_rows(run, space, k))
-    made = fit(vectors, k, centre=space.centre, overwrite=True, **how)
-    info: dict[str, Any] = {
+    view, k, space, how = run.view, _count(run), load_space(run), fit_settings(run.settings)
+    most = min(most_points(k, how["algorithm"]), space.most_rows(view, SAMPLE_BYTES))
+    # A random sample of the documents.
+    vectors = space.rows(view, fit_rows(run, "centroids", most))
+    fitted = fit(vectors, k, centre=space.centre, overwrite=True, **how)
+    info = {
         "asked": k,
-        "mean_distance": made.mean_distance,
-        "iterations": made.iterations,
-        "objective": made.objective,
-        "metric": made.metric,
-        "note": made.note,
+        "mean_distance": fitted.mean_distance,
+        "iterations": fitted.iterations,
+        "objective": fitted.objective,
+        "metric": fitted.metric,
+        "note": fitted.note,
     }
-    arrays: dict[str, np.ndarray] = {"centre": made.centre, "centroids": made.centroids, "sizes": made.sizes}
+    arrays = {"centre": fitted.centre, "centroids": fitted.centroids, "sizes": fitted.sizes}
     return {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
 
 
@@ -105,8 +92,8 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     if why or run.planning:
         return why
     now = sketch(run.corpus.ids())
-    seen = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
-    new = now[seen & ~np.isin(now, fitted.sketch)]
+    covered = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
+    new = now[covered & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
         return None
     ids = document_ids(run.store, run.view)
@@ -114,7 +101,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)
     mean = float(distances.mean(dtype=np.float64))
-    # A few documents may lie far out by chance, and a fit made again costs all that was computed.
+    # A few documents may lie far out by chance, and another fit makes all results after it anew.
     chance = 2 * float(distances.std(dtype=np.float64, ddof=1)) / len(distances) ** 0.5
     if mean - chance <= DRIFT * clusters.mean_distance:
         return None
@@ -126,14 +113,13 @@ def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
     return {
         "k": len(arrays["centroids"]),
         "dims": arrays["centroids"].shape[1],
-        "documents": fitted.documents,
         "mean_distance": info["mean_distance"],
         "note": _note(info, int(arrays["sizes"].sum()), fitted.documents),
     }
 
 
 def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
-    """What the fit could not do with the documents that there were, or ""."""
+    """What the fit lacked documents for, or ""."""
     asked, notes = info["asked"], [info["note"]]
     if asked > documents:
         notes.append(f"{asked:,} clusters are asked for, and there were {documents:,} documents")
@@ -161,7 +147,7 @@ CENTROIDS = PinnedFit(
         *([] if settings.clusters.number else ["k_calibration"]),
         *fit_reads(settings, "centroids"),
     ),
-    settings=lambda settings: {"k": settings.clusters.number or "auto", **asdict(fit_settings(settings))},
+    settings=lambda settings: {"k": settings.clusters.number or "auto", **fit_settings(settings)},
     inputs=lambda run: {
         "space": chosen_space_key(run),
         "k": _count(run),

@@ -1,28 +1,29 @@
 """cluster_map: a sample of the documents as a map, coloured by cluster, and the sizes of all clusters.
 
-The map is a pinned fit (`map_fit`), so that documents stay where they are as the corpus grows: those that came after it
-are placed on it once, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
-Without a map there are the sizes alone, and the picture says what to do.
+The map is a pinned fit (`map_fit`), so that documents stay in their places as the corpus grows. Later documents are
+placed on it once, each on its own, so that the number of runs in which they come does not matter; deleted ones leave
+it. Without a map the picture shows the sizes alone, and says what to do.
 
-With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`: by the run that draws the map where the
-output is there, else by the run that writes the output. Nothing else of the output changes, its key neither.
+With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`, from the run that draws the map if the
+output exists, else from the run that writes the output. Nothing else in the output changes, nor does its key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import text_array
+from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.topics.cluster_map import place, why_no_map
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, versions
 from dagster_divorder.stages.mix.heldout import fit_reads
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
@@ -51,22 +52,22 @@ class ClusterMap:
 
 def load_map(run: Run) -> ClusterMap | None:
     """The documents on the map; None where there is no map."""
-    there = "places" in run.receipt("cluster_map").files
-    return ClusterMap(**run.arrays("cluster_map", "places")) if there else None
+    drawn = "places" in run.receipt("cluster_map").files
+    return ClusterMap(**run.arrays("cluster_map", "places")) if drawn else None
 
 
 def _map_clusters(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
-    found, missing = _places(run), run.receipt("map_fit").facts["note"]
-    shown, new = found or (None, sum(sizes))
+    missing = run.receipt("map_fit").facts["note"]
+    shown, new = _places(run) or (None, sum(sizes))
     files: dict[str, Any] = {"picture": File(_picture(shown, missing, names, sizes), "png")}
     if shown:
         files["places"] = asdict(shown)
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
-    if shown and (left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
+    if shown and (share_left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
         note = (
-            f"{left:.0%} of the documents that the map was fitted to are left; "
+            f"{share_left:.0%} of the documents that the map was fitted to are left; "
             "divorder run --refit cluster_map fits it to the present ones"
         )
         run.progress.note(note)
@@ -82,11 +83,11 @@ def _map_clusters(run: Run) -> Made:
 
 
 def _places(run: Run) -> tuple[ClusterMap, int] | None:
-    """The documents on the map, and how many of them were never placed on it before; None where there is no map."""
-    found = load_map_fit(run)
-    if found is None:
+    """The documents on the map, and how many of them are new on it; None where there is no map."""
+    map_fit = load_map_fit(run)
+    if map_fit is None:
         return None
-    fitted, known = found
+    fitted, known = map_fit
     before = _placed_before(run)
     ids, rows = sampled_rows(run)
     at = places(ids, np.concatenate([known, before.ids]) if before else known)
@@ -100,7 +101,7 @@ def _places(run: Run) -> tuple[ClusterMap, int] | None:
 
 
 def _placed_before(run: Run) -> ClusterMap | None:
-    """What the last run has placed on the map as it is now; None where it drew none, or another one."""
+    """The documents that the last run placed on this map after its fit; None where it drew none, or another one."""
     last = load_receipt(run.store, "cluster_map")
     if last is None or last.upstream["map_fit"] != run.receipt("map_fit").version:
         return None
@@ -130,18 +131,14 @@ def _picture(
 
 def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     """A row a document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed after the fit."""
-
-    def numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-    clusters = numbers(shown.labels, pa.int32())
+    clusters = plain_array(shown.labels)
     columns = {
         "doc_id": text_array(hex_ids(shown.ids)),
-        "x": numbers(shown.xy[:, 0], pa.float32()),
-        "y": numbers(shown.xy[:, 1], pa.float32()),
+        "x": plain_array(shown.xy[:, 0]),
+        "y": plain_array(shown.xy[:, 1]),
         "cluster": clusters,
         "name": pa.DictionaryArray.from_arrays(clusters, text_array(names)),
-        "placed": numbers(shown.placed, pa.uint8()).cast(pa.bool_()),
+        "placed": plain_array(shown.placed).cast(pa.bool_()),
     }
     return pack_parquet(pa.table(columns))
 
@@ -159,7 +156,7 @@ def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
 
 
 def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
-    """Write SIDECAR into an output, where it is asked for, the output is in its place, and there is a map: float32
+    """Write SIDECAR into an output, if the settings ask for it, the output is in its place, and there is a map: float32
     (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
     folder = run.settings.output.path
     if "arrays" not in run.settings.output.sidecars or "places" not in receipt.files:
@@ -171,22 +168,13 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
     at = places(document_ids(run.store, run.view), shown.ids)[run.view.document_row]
     xy = np.full((len(at), 2), np.nan, np.float32)
     xy[at >= 0] = shown.xy[at[at >= 0]]
-    add_to_output(
-        run.store,
-        folder,
-        {"map": receipt.version},
-        SIDECAR,
-        lambda file: np.lib.format.write_array(file, xy, allow_pickle=False),
-    )
+    write = partial(np.lib.format.write_array, array=xy, allow_pickle=False)
+    add_to_output(run.store, folder, {"map": receipt.version}, SIDECAR, write)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
     if "arrays" in run.settings.output.sidecars and run.is_current(OUTPUT):
         add_map(run, receipt, run.receipt(OUTPUT))
-
-
-def _inputs(run: Run) -> dict[str, Any]:
-    return {name: run.receipt(name).version for name in ("clusters", "cluster_names", "map_fit")}
 
 
 CLUSTER_MAP = WholeCorpus(
@@ -196,11 +184,12 @@ CLUSTER_MAP = WholeCorpus(
     description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
     "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
     "missing.",
+    evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
         *fit_reads(settings, "map_fit"),
     ),
-    inputs=_inputs,
+    inputs=lambda run: versions(run, "clusters", "cluster_names", "map_fit"),
     quotes=("map", "picture"),
     publish=_publish,
     doing="drawing the cluster map",

@@ -1,8 +1,8 @@
 """cluster_names: what clusters are called, pinned under their centroids: a name changes only when the clusters do.
 
-They are made when the clusters first have their documents, and again once `divorder prune` has taken away documents
-whose words may be in them. The sample is of the documents with the smallest ids, as many of each cluster as of the
-others while it has so many.
+They are made when the clusters first have their documents, and again once `divorder prune` has removed documents whose
+words may be in them. The sample has the documents with the smallest ids, as many of each cluster as of the others while
+it has so many.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FILE = "names.json"
 
 DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
 CHARACTERS = 2_048
-"""The sample: so many documents in all, or of a cluster where there are more than a thousand, each with so many of its
-first characters. More of them cost time and change few names."""
+"""The sample: DOCUMENTS, or PER_CLUSTER documents a cluster where that is more, MAX_DOCUMENTS at most, each with its
+first CHARACTERS. More of them cost time and change few names."""
 
 
 def sample_size(clusters: int) -> int:
-    """Documents that names of so many clusters are made from."""
+    """Documents from which so many clusters are named."""
     return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
@@ -43,7 +43,7 @@ def load_names(run: Reader) -> list[str]:
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
-    # Of so many documents every cluster has some, and its share of those that are read.
+    # A sample of this size has documents of every cluster.
     rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
     words = count_words(without_markup(beginnings(run.store, run.view, rows, CHARACTERS)))
@@ -73,7 +73,6 @@ CLUSTER_NAMES = PinnedFit(
     quotes=("*",),
     doing="naming clusters",
     compute=_name_clusters,
-    drift=lambda run, fitted: None,
     amount=points_fitted,
     pace=(0.2, 130.0),
 )

@@ -1,7 +1,7 @@
-"""cluster_table: what people see of clusters, a row each, with the documents nearest to the centroid as examples.
+"""cluster_table: the clusters as people see them, a row each, with the documents nearest to the centroid as examples.
 
-Which documents are nearest may change with every run; a text is read once and then kept in the table as long as its
-document stays among the nearest, so an append reads little more than what is new.
+The nearest documents may change with every run. A text is read once and stays in the table while its document is among
+the nearest, so an append reads little more than new texts.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.stages.topics.cluster_names import load_names
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import document_ids, first_lines
 from dagster_divorder.store.state import load_receipt
 
 SHOWN = 1_000
-"""Clusters that have a row, the first ones, which were the largest when they were fitted."""
+"""Clusters that have a row: the first ones, the largest of the fit."""
 EXAMPLES = 3
 NEAREST = 6
-"""Documents that are kept of a cluster, so that EXAMPLES of different texts are among them."""
+"""Documents kept of a cluster, so that EXAMPLES of different texts are among them."""
 
 
 def load_cluster_table(run: Run) -> list[dict[str, Any]]:
-    """A row a cluster, of the first SHOWN: `cluster`, `name`, `documents`, `share` of them, `mean_distance` (cosine) to
-    the centroid, `nearest` (ids of its nearest documents, hex), `texts` (how these begin), `examples` (of these at most
-    EXAMPLES that differ)."""
+    """A row each for the first SHOWN clusters: `cluster`, `name`, `documents`, `share` of all documents,
+    `mean_distance` (cosine) to the centroid, `nearest` (ids of its nearest documents, hex), `texts` (how these begin),
+    `examples` (EXAMPLES of these that differ, at most)."""
     rows = orjson.loads(run.read("cluster_table", "table"))
     return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
 
@@ -56,10 +56,10 @@ def _tabulate_clusters(run: Run) -> Made:
             "documents": int(sizes[label]),
             "share": float(sizes[label] / max(1, sizes.sum())),
             "mean_distance": float(means[label]),
-            "nearest": [to_bytes(ids[row : row + 1]).hex() for row in own[own >= 0].tolist()],
-            "texts": [texts[row] for row in own[own >= 0].tolist()],
+            "nearest": hex_ids(ids[nearest[nearest >= 0]]),
+            "texts": [texts[row] for row in nearest[nearest >= 0].tolist()],
         }
-        for label, own in enumerate(members)
+        for label, nearest in enumerate(members)
     ]
     return Made({"table": File(orjson.dumps(rows), "json")})
 
@@ -71,7 +71,7 @@ def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
     if before and run.store.exists(before.files["table"]):
         for row in orjson.loads(run.store.read_verified(before.files["table"])):
             known |= zip(row["nearest"], row["texts"], strict=True)
-    texts = {row: known.get(to_bytes(ids[row : row + 1]).hex()) for row in rows.tolist()}
+    texts = dict(zip(rows.tolist(), map(known.get, hex_ids(ids[rows])), strict=True))
     missing = np.array([row for row, text in texts.items() if text is None], np.int64)
     read = dict(zip(missing.tolist(), first_lines(run.store, run.view, missing), strict=True))
     return {row: read[row] if text is None else text for row, text in texts.items()}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.topics.cluster import ClusterFit, assign
+from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
@@ -27,7 +28,7 @@ from dagster_divorder.stages.topics.components import (
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import Fragment, offsets
+from dagster_divorder.store.view import Fragment
 
 MAX_SHARE_WITHOUT_VECTOR = 0.01
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
@@ -51,8 +52,12 @@ def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
-    centroids = run.receipt("centroids")
-    fit = centroids.facts
+    centroids, documents = run.receipt("centroids"), run.corpus.documents
+    fit, hint = centroids.facts, None
+    if fit["dims"] > documents and not run.settings.components[chosen_kind(run)]:
+        # Vectors of more dims than there are documents all lie at much the same distance.
+        few = max(1, min(50, documents // 2))
+        hint = f"{fit['dims']:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
     return {
         "k": fit["k"],
         "fitted": centroids.figures["fitted"],
@@ -60,19 +65,8 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
         "fit_mean_distance": fit["mean_distance"],
         "note": fit["note"],
         **space_figures(run),
-        "hint": None
-        if run.settings.components[chosen_kind(run)]
-        else _hint(fit["dims"], run.corpus.documents),
+        "hint": hint,
     }
-
-
-def _hint(dims: int, documents: int) -> str | None:
-    """What to do about vectors of more dims than there are documents, which lie at much the same distance from each
-    other."""
-    if dims <= documents:
-        return None
-    few = max(1, min(50, documents // 2))
-    return f"{dims:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
 
 
 def cluster_sizes(run: Run) -> np.ndarray:
@@ -91,25 +85,23 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _documents_have_vectors(run: Run) -> Finding:
-    """What is clustered says something of the documents: few vectors are zero, or stand in for one that is not
-    finite."""
-    view, vectors = run.view, chosen_vectors(run)
-    used, start = view.used_documents(), offsets(view.documents)
-    zero = flagged = 0
-    for at, (_, arrays) in enumerate(run.files(vectors.stage).each(view.documents)):
-        there = used[start[at] : start[at + 1]]
-        zero += int((there & ~arrays["vectors"].any(axis=1)).sum())
-        if "not_finite" in arrays:
-            flagged += int((there & (arrays["not_finite"] > 0)).sum())
+    """The clustered vectors say something of the documents: few are zero, or stand in for one that is not finite."""
+    view, stage = run.view, chosen_vectors(run).stage
+    used = view.used_documents()
+    zero = not_finite = 0
+    for rows, arrays in run.files(stage).each(view.documents):
+        zero += int((used[rows] & ~arrays["vectors"].any(axis=1)).sum())
+        if "flagged" in arrays:
+            not_finite += int((used[rows] & ((arrays["flagged"] & NOT_FINITE) > 0)).sum())
     documents = int(np.count_nonzero(used))
-    share = (zero + flagged) / documents
+    share = (zero + not_finite) / documents
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
-        text=f"Of {documents:,} documents {zero:,} have a zero vector and {flagged:,} had one that is not finite, "
+        text=f"Of {documents:,} documents {zero:,} have a zero vector and {not_finite:,} had one that is not finite, "
         f"{share:.2%}; at most {MAX_SHARE_WITHOUT_VECTOR:.0%} should.",
-        remedy=f"look at what {vectors.stage} was made with: documents without tokens have zero vectors, a model with "
+        remedy=f"look at what {stage} was made with: documents without tokens have zero vectors, a model with "
         'damaged weights or too narrow a type (deep.dtype; "float32" is the widest) has vectors that are not finite',
-        figures={"zero": zero, "not_finite": flagged, "share": share},
+        figures={"zero": zero, "not_finite": not_finite, "share": share},
     )
 
 
@@ -119,7 +111,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
     largest = max(range(k), key=sizes.__getitem__)
     share = sizes[largest] / documents
     empty = [label for label, size in enumerate(sizes) if not size]
-    # One cluster is what was asked for, or all that one document can be in.
+    # One cluster was asked for, or there is one document.
     alone = run.settings.clusters.k == 1 or documents == 1
     limit = 1.0 if alone else min(NEARLY_ALL, max(MAX_SHARE, EVEN_TIMES / k))
     faults = []
@@ -127,9 +119,8 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         faults.append(f"{len(empty)} of {k} clusters are empty (the first: {empty[0]})")
     if share > limit:
         faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
-        # Why there are fewer clusters than asked for, where there are.
-        note = run.receipt("centroids").facts["note"]
-        faults += [note] if note else []
+        # Perhaps why there are fewer clusters than asked for.
+        faults += filter(None, [run.receipt("centroids").facts["note"]])
     return Finding(
         passed=not faults,
         text=f"{'; '.join(faults)}."
@@ -151,10 +142,10 @@ def _number_is_clear(run: Run) -> Finding:
         )
     facts = run.receipt("k_calibration").facts
     clear = facts["recommended"] is not None
-    found = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
+    outcome = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
     return Finding(
         passed=clear,
-        text=f"{found[0].upper()}{found[1:]}.",
+        text=f"{outcome[0].upper()}{outcome[1:]}.",
         remedy="set clusters.k by what the order gains (the table of k_calibration), or set it to a "
         "list of fewer numbers, further apart, to try",
         figures={"k": facts["k"]},

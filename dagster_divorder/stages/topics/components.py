@@ -1,13 +1,13 @@
 """shallow_components, deep_components, external_components: principal components of a kind of vectors.
 
-With `embedding.pca` vectors are clustered along their principal components, a pinned fit of their own
-that is made again as clusters are (`refit.clusters`). Here is also which vectors are clustered (`embedding.kind`), and
-the space that they make.
-"""
+With `embedding.pca` vectors are clustered along their principal components, a pinned fit that is made again by the rule
+of the clusters (`refit.clusters`). This module also says which vectors are clustered (`embedding.kind`), and loads
+their space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -29,19 +29,19 @@ COMPONENTS_OF = {kind: f"{kind}_components" for kind in STAGE_OF}
 
 ROWS = 1 << 16
 BYTES = 1 << 28
-"""Components are fitted to at most so many documents, and bytes of float32 vectors; the fit takes three times that."""
+"""Components are fitted to at most ROWS documents and BYTES of float32 vectors; the fit takes three times that."""
 
 ARRAYS = "components.safetensors"
 INFO = "pca.json"
 
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
-    """The kinds of vectors that are clustered, or that one of them is chosen from."""
+    """The kind of vectors that is clustered, or the kinds from which ari_comparison chooses."""
     return settings.embedding.compared if settings.embedding.kind == "auto" else (settings.embedding.kind,)
 
 
 def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:
-    """The stages that make the spaces of some kinds of vectors, by default of those that are clustered."""
+    """The stages that make the spaces of some kinds of vectors, by default of the clustered kind."""
     auto = settings.embedding.kind == "auto" and not kinds
     kinds = kinds or kinds_of(settings)
     components = [COMPONENTS_OF[kind] for kind in kinds if settings.components[kind]]
@@ -49,7 +49,7 @@ def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:
 
 
 def chosen_kind(run: Run) -> str:
-    """The kind of vectors that are clustered: `embedding.kind`, or what ari_comparison chose."""
+    """The kind of vectors that are clustered: `embedding.kind`, or the choice of ari_comparison."""
     kind = run.settings.embedding.kind
     return str(run.receipt("ari_comparison").facts["chosen"]) if kind == "auto" else kind
 
@@ -64,12 +64,12 @@ def chosen_vectors(run: Run) -> Receipt:
 
 
 def is_centred(settings: Settings, kind: str) -> bool:
-    """Whether what all documents share is taken away before vectors of a kind are clustered."""
+    """Whether the mean is taken off vectors of a kind before they are clustered."""
     return kind != "shallow" or settings.embedding.pooling != "mean"
 
 
 def space_key(run: Run, kind: str) -> str:
-    """Names what the vectors of a space depend on, whatever the corpus."""
+    """A key of all that the vectors of a space depend on beside the corpus."""
     receipt = run.receipt(STAGE_OF[kind])
     if not run.settings.components[kind]:
         return receipt.key
@@ -82,7 +82,7 @@ def chosen_space_key(run: Run) -> str:
 
 
 def chosen_space_version(run: Run) -> str:
-    """Names the vectors that are clustered, of this corpus."""
+    """A key of the vectors that are clustered, for this corpus."""
     return content_hash(chosen_space_key(run), run.receipt("raw_docs").version)
 
 
@@ -106,34 +106,33 @@ def load_space(run: Run, kind: str | None = None) -> Space:
 
 
 def space_figures(run: Run) -> dict[str, Any]:
-    """What a person wants to know of the space of the vectors that are clustered."""
+    """Figures of the space that is clustered."""
     kind = chosen_kind(run)
-    shown: dict[str, Any] = {"vectors": STAGE_OF[kind]}
-    if run.settings.components[kind]:
-        facts = run.receipt(COMPONENTS_OF[kind]).facts
-        shown |= {name: facts[name] for name in ("pca", "explained_variance")}
-        shown["pca_fitted"] = f"to {facts['documents']:,} documents ({facts['reason']})"
-        shown["pca_note"] = facts["note"]
-    return shown
+    if not run.settings.components[kind]:
+        return {"vectors": STAGE_OF[kind]}
+    facts = run.receipt(COMPONENTS_OF[kind]).facts
+    return {
+        "vectors": STAGE_OF[kind],
+        **{name: facts[name] for name in ("pca", "explained_variance")},
+        "pca_fitted": f"to {facts['documents']:,} documents ({facts['reason']})",
+        "pca_note": facts["note"],
+    }
 
 
-def _fit_components(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
-    def compute(run: Run) -> Mapping[str, bytes]:
-        from dagster_divorder.core.vectors.pca import fit
+def _fit_components(run: Run, kind: str) -> Mapping[str, bytes]:
+    from dagster_divorder.core.vectors.pca import fit
 
-        view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
-        rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
-        pca = fit(vectors.rows(view, rows), run.settings.components[kind])
-        info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
-        if note := _note(run.settings.components[kind], info, run.corpus.documents):
-            run.progress.note(note)
-        return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
-
-    return compute
+    view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
+    rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, vectors.most_rows(view, BYTES)))
+    pca = fit(vectors.rows(view, rows), run.settings.components[kind])
+    info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
+    if note := _note(run.settings.components[kind], info, run.corpus.documents):
+        run.progress.note(note)
+    return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
 
 
 def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
-    """Why there are fewer components than asked for, None if there are not."""
+    """Why there are fewer components than asked for; None where there are as many."""
     if info["found"] == asked:
         return None
     return (
@@ -142,17 +141,13 @@ def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
     )
 
 
-def _components_facts(kind: str) -> Callable[[Run, Fitted], Mapping[str, Any]]:
-    def facts(run: Run, fitted: Fitted) -> Mapping[str, Any]:
-        info, documents = orjson.loads(fitted.files[INFO]), fitted.documents
-        return {
-            "pca": info["found"],
-            "explained_variance": info["explained"],
-            "documents": documents,
-            "note": _note(run.settings.components[kind], info, documents),
-        }
-
-    return facts
+def _components_facts(run: Run, fitted: Fitted, kind: str) -> dict[str, Any]:
+    info = orjson.loads(fitted.files[INFO])
+    return {
+        "pca": info["found"],
+        "explained_variance": info["explained"],
+        "note": _note(run.settings.components[kind], info, fitted.documents),
+    }
 
 
 def _components(kind: str) -> PinnedFit:
@@ -168,10 +163,10 @@ def _components(kind: str) -> PinnedFit:
             **fit_inputs(run, COMPONENTS_OF[kind]),
         },
         doing=f"fitting principal components of the {kind} vectors",
-        compute=_fit_components(kind),
+        compute=partial(_fit_components, kind=kind),
         refit="clusters",
         drift=has_doubled,
-        facts=_components_facts(kind),
+        facts=partial(_components_facts, kind=kind),
     )
 
 

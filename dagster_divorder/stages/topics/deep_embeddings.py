@@ -4,8 +4,8 @@ Per document fragment: `vectors` float32 or float16 (rows, D), zero where a docu
 (rows,), its length in the model's own tokens, seen or not; `flagged` uint8 (rows,), see `models.embed`.
 
 The stage key holds the device and the dtype that settings come to on this machine, so that vectors of a CPU and of a
-GPU never mix, but neither the number of GPUs nor how many share a model. Where nothing is new nothing is loaded, and
-vectors stay what they are wherever they were made.
+GPU never mix, but not the number of GPUs or how many of them share a model. Where nothing is new no model is loaded,
+and stored vectors stay, whatever machine computed them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
@@ -53,14 +53,14 @@ Result = TypeVar("Result")
 
 STAGE = "deep_embeddings"
 IDS_SHOWN = 20
-"""Of flagged documents."""
+"""Ids of flagged documents that figures list."""
 
 
 def vector_facts(
     run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
 ) -> dict[str, Any]:
-    """What names the vectors of a stage. Where those of the last run are all there, and were made from the same, they
-    are what they are wherever they were made: no model is looked at."""
+    """The facts that name the vectors of a stage. Those of the last run stay, and no model is read, while its inputs
+    are the same and no vectors are missing."""
     if "made" not in run.memo:
         tokens = run.receipt("token_counts").key
         source = content_hash(model.fingerprint, declared_lengths(model.directory), tokens, settings)
@@ -68,8 +68,8 @@ def vector_facts(
         vectors = run.graph[stage]
         assert isinstance(vectors, PerDocument)
         known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
-        made = last.facts["made"] if last and known else embed_of(run).made()
-        run.memo |= {"made": {"source": source, "made": made}}
+        recipe = last.facts["made"] if last and known else embed_of(run).recipe()
+        run.memo["made"] = {"source": source, "made": recipe}
     return run.memo["made"]
 
 
@@ -78,7 +78,7 @@ def _deep_embeddings_facts(run: Run) -> dict[str, Any]:
 
 
 def _embed_of(run: Run) -> Embed:
-    """How the engine's machines compute vectors under these settings."""
+    """What the engine's machines compute vectors with under these settings."""
     if "embed" not in run.memo:
         deep, model = run.settings.deep, load_deep_model(run)
         read = functools.partial(_read_spec, run.store, model.place, deep)
@@ -93,7 +93,7 @@ def _embed_of(run: Run) -> Embed:
 
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
-    """Fields of an `Embed` that a model and the run come to."""
+    """The fields of an `Embed` that are the same for vectors and gradients."""
     local = run.settings.engine.address == "local"
     return {
         "store": run.store,
@@ -107,24 +107,23 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
 
 
 def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
-    """What a function of `engine.device` says on a machine that will compute."""
+    """The result of a function of `engine.device` on a machine that will compute."""
     local, device = run.settings.engine.address == "local", run.settings.engine.device
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
-    (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
-    return found
+    (result,) = run.engine.each(read, [device], workers=1, gpus=gpus)
+    return result
 
 
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     """What settings come to on a machine that computes, for an `engine.device`."""
-    directory = model_path(store, model)
-    return read_spec(
-        directory, pooling=deep.pooling, max_tokens=deep.max_tokens, device=device, dtype=deep.dtype
-    )
+    directory, tokens = model_path(store, model), deep.max_tokens
+    return read_spec(directory, pooling=deep.pooling, max_tokens=tokens, device=device, dtype=deep.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VectorsOfAModel(PerDocument):
-    """Progress is in tokens too, and people want to know how fast they were computed. `compute` gives an `Embed`."""
+    """Vectors that a model computes: progress also counts tokens, and figures tell their rate. `compute` gives an
+    `Embed`."""
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
@@ -161,8 +160,8 @@ class _DeepEmbeddings(VectorsOfAModel):
 
 
 def embed_needs(run: Run, embed: Embed) -> Needs:
-    """One process a GPU, or one a group of GPUs that share a model; on a CPU one a machine, which runs all its
-    cores."""
+    """One process for each GPU, or for each group of GPUs that share a model; on a CPU one for each machine, with all
+    its cores."""
     if embed.spec.device != "cuda":
         most = run.engine.workers // embed.threads
         return {"workers": max(1, most), "threads": embed.threads}
@@ -179,8 +178,8 @@ def embed_needs(run: Run, embed: Embed) -> Needs:
 class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    `engine` None: the stored `tokens` of token_counts are the model's own; else that of its own tokenizer. `limit` as
-    in `make_embedder`.
+    `engine`: that of the model's tokenizer; None where the stored `tokens` of token_counts are the model's own. `limit`
+    as in `make_embedder`.
     """
 
     store: Store = field(compare=False)
@@ -196,8 +195,8 @@ class Embed:
     processes: int = 1
     limit: int | None = None
 
-    def made(self) -> dict[str, Any]:
-        """What names how vectors are made, beside the model and its input."""
+    def recipe(self) -> dict[str, Any]:
+        """All that decides the vectors beside the model and its input."""
         tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
 
@@ -226,14 +225,20 @@ class Embed:
     def compute(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
     ) -> tuple[dict[str, np.ndarray], Work]:
-        """Arrays and what they took, in this process; `advance` hears of tokens."""
+        """Arrays and the work that they took, in this process; `advance` counts tokens."""
         embedder = _embedder(self)
         start = time.perf_counter_ns()
-        ids, lengths = self._tokens(fragment)
-        found = embedder.embed(ids, lengths, advance)
-        vectors = found.vectors.astype(np.float16) if self.half else found.vectors
-        arrays = {"vectors": vectors, "tokens": lengths, "flagged": found.flagged}
-        return arrays, found.work + Work(nanoseconds=time.perf_counter_ns() - start)
+        tokens = self.read_tokens(fragment)
+        embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
+        vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
+        arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
+        return arrays, embedded.work + Work(nanoseconds=time.perf_counter_ns() - start)
+
+    def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
+        if self.engine is None:
+            return self.tokens.read(fragment)
+        return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Tokens of the documents of some fragments; None where they are not counted yet."""
@@ -242,38 +247,30 @@ class Embed:
         lengths = self.tokens.column(fragments, "lengths")
         return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
 
-    def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
-        if self.engine is None:
-            arrays = self.tokens.read(fragment)
-        else:
-            arrays = tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
-        return arrays["ids"], arrays["lengths"]
-
 
 @functools.lru_cache(maxsize=1)
-def _embedder(of: Embed) -> Embedder:
+def _embedder(embed: Embed) -> Embedder:
     """The model, loaded once a process."""
-    if of.spec.device == "cuda" and of.processes == 1:
+    if embed.spec.device == "cuda" and embed.processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    threads = max(1, of.threads // of.processes)
-    return make_embedder(of.load(), chunk=of.chunk, threads=threads, hard_limit=of.limit)
+    threads = max(1, embed.threads // embed.processes)
+    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, hard_limit=embed.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
 
 
 def _group(processes: int, device: str) -> Group:
-    """The processes that share a model, started once by each worker, each group on GPUs of its own."""
+    """The processes that share a model: each worker starts them once, on GPUs of its own."""
     if (processes, device) not in _groups:
         gpus: list[str] = []
         if device == "cuda":
             import torch
 
-            seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-            gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            gpus = visible.split(",") if visible else [str(gpu) for gpu in range(torch.cuda.device_count())]
             first = processes * worker_number()
             gpus = gpus[first : first + processes]
         _groups[processes, device] = Group(processes, device, gpus)
@@ -300,20 +297,19 @@ def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def vector_figures(
-    run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, what: str = "vector"
+    run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, noun: str = "vector"
 ) -> dict[str, Any]:
-    """Of all documents: how vectors (`what` they are) are made, their tokens, those that were not seen, and flags;
-    `instead` says what became of documents that have none that is finite."""
+    """Figures of all documents' vectors (`noun` names them): how they are computed, tokens, tokens that were not seen,
+    and flags. instead: what becomes of documents without a finite one, in words."""
     view = run.view
-    ((_, first),) = files.each(view.documents[:1])
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    whole = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
-    unseen = np.zeros(1, np.int64) if whole else np.maximum(tokens - spec.room, 0)
-    found: dict[str, Any] = {
+    reads_all = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
+    unseen = np.zeros(1, np.int64) if reads_all else np.maximum(tokens - spec.room, 0)
+    figures: dict[str, Any] = {
         "model": model,
-        "dim": int(first["vectors"].shape[1]),
+        "dim": files.read(view.documents[0])["vectors"].shape[1],
         "max_tokens": spec.window,
         "own_tokens": spec.window - spec.room,
         "device": spec.device,
@@ -326,21 +322,21 @@ def vector_figures(
     if len(flags) == len(tokens):
         setting = "deep.model" if files.stage == STAGE else "gradients.model"
         raise InputError(
-            f"the model of {files.stage} ({model}) gives no finite {what} for any of {len(flags):,} "
+            f"the model of {files.stage} ({model}) gives no finite {noun} for any of {len(flags):,} "
             f"documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set {setting} "
             "to another one"
         )
     if len(flags):
         ids = document_ids(run.store, view)
         rows = flags[:IDS_SHOWN]
-        own = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
-        shown = [own or to_bytes(of).hex() for own, of in zip(own, ids[rows], strict=True)]
+        names = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
+        shown = [name or id_ for name, id_ in zip(names, hex_ids(ids[rows]), strict=True)]
         run.progress.note(
-            f"{len(flags):,} documents have no finite {what} and {instead}: "
+            f"{len(flags):,} documents have no finite {noun} and {instead}: "
             f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
         )
-        found["flagged_ids"] = shown
-    return {**found, "flagged_documents": len(flags)}
+        figures["flagged_ids"] = shown
+    return {**figures, "flagged_documents": len(flags)}
 
 
 def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:

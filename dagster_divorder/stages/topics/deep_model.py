@@ -1,9 +1,9 @@
-"""deep_model: the model of deep_embeddings, a checkpoint that somebody trained, or the decoder of the bootstrap base
-model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
+"""deep_model: the model of deep_embeddings, a checkpoint, or the decoder of the bootstrap base model. gradient_model:
+the model of gradient_embeddings, where `gradients.model` names another one.
 
-The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
-the base model that it rests on, another `advanced.decoder_tokens` or another seed, or as `refit.decoder` says. Of a
-checkpoint the fit holds what names its content, and how its tokenizer is run.
+The decoder is trained when a stage first needs it. Appended documents use it as it is; it is made again only with its
+base model, for another `advanced.decoder_tokens` or seed, or as `refit.decoder` says. For a checkpoint the fit holds
+fingerprints of its content, and the engine of its tokenizer.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ START_TOKENS = 80_000
 @dataclass(frozen=True, slots=True)
 class DeepModel:
     """`directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `fingerprint` names
-    its content; `engine` runs its tokenizer, of so large a `vocabulary`: None where its tokens are those of
-    token_counts; `trained` says how that went where it was trained here (`models.decoder.train`)."""
+    its content; `engine` runs its tokenizer, None where its tokens are those of token_counts; `vocabulary`: ids of the
+    tokenizer; `trained`: figures of the training, where it was trained here (`models.decoder.train`)."""
 
     place: str | Path
     directory: Path
@@ -73,7 +73,7 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     """
     receipt = run.receipt(stage)
     facts = receipt.facts
-    place = Path(facts["directory"]) if "directory" in facts else run.receipt(stage).files["fit"]
+    place = Path(facts["directory"]) if "directory" in facts else receipt.files["fit"]
     return DeepModel(
         place=place,
         directory=model_path(run.store, place),
@@ -86,14 +86,14 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
 
 
 def _asked(settings: Settings, stage: str) -> tuple[str | None, str]:
-    """The model that some settings ask for, its id, directory or `bootstrap`, and the setting that names it."""
+    """The model that the settings ask for (its id, directory or `bootstrap`), and the setting that names it."""
     if stage == "gradient_model":
         return settings.gradients.model, "gradients.model"
     return settings.deep_model, "deep.model" if settings.deep.model else "model.base"
 
 
 def _locate(settings: Settings, stage: str) -> Path | None:
-    """Where the checkpoint lies that the settings name; None for the bootstrap decoder.
+    """The folder of the checkpoint that the settings name; None for the bootstrap decoder.
 
     Raises:
         SettingsError: the model is `bootstrap` and `model.base` is not.
@@ -116,12 +116,12 @@ def _checkpoint(run: Run, stage: str) -> dict[str, Any]:
 
 
 def checkpoint_fingerprint(directory: Path) -> str:
-    """xxh3-128, in hex, of what decides a model's hidden states and their pooling. Of weights above WHOLE_BYTES samples
-    are read: training changes every block of a file."""
+    """xxh3-128, in hex, of the files that decide a model's hidden states and their pooling. Weights above WHOLE_BYTES
+    are sampled: training changes every block of a file."""
     from xxhash import xxh3_128
 
     weights = weight_files(directory)
-    whole = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
+    small = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
     state = xxh3_128()
     for name in ("config.json", TOKENIZER, POOLING):
         path = directory / name
@@ -133,7 +133,7 @@ def checkpoint_fingerprint(directory: Path) -> str:
         state.update(f"{path.name} {size} ".encode())
         blocks = -(-size // BLOCK_BYTES)
         chosen = (
-            range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+            range(blocks) if small else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
         )
         with path.open("rb") as file:
             for block in chosen:
@@ -192,7 +192,8 @@ def _train(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, byt
 
 
 def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """What to train on, out of the first documents of `rows`, and its tokens as `Pairs.span_starts` lays them out."""
+    """The pairs to train on, from the first documents of `rows`, and their tokens as `Pairs.span_starts` lays them
+    out."""
     from dagster_divorder.models.decoder import plan
 
     view, tokens = run.view, run.files("token_counts")
@@ -210,7 +211,7 @@ def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Whole numbers from each start on, as many as its length, end to end."""
+    """For each start as many whole numbers from it on as its length says, end to end."""
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
@@ -231,7 +232,7 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size, stage: str) -> float:
-    """Tokens that a decoder is trained on; loading torch takes as long as START_TOKENS of them."""
+    """Tokens that a decoder is trained on, and START_TOKENS, which take as long as loading torch."""
     if _asked(settings, stage)[0] != BOOTSTRAP:
         return 1.0
     return START_TOKENS + min(size.tokens, settings.advanced.decoder_tokens)

@@ -1,17 +1,15 @@
 """external_embeddings: the vectors of the user's own file (`embedding.path`), L2-normalised, by document.
 
-Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the row of the file that each
-came from, 0 where the file had none because no record of the input held the document then.
+Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row, 0 where the
+file had no row since no record of the input held the document then.
 
-The key names what the file held when it was first read, found again by what is stored: a file that has grown, was
-renamed or moved has the same, so that only new documents are computed, and nothing is clustered again. Every row is
-hashed in every run, unless the input and the file (inode, size, times) are the same; where a known document has
-another vector there is a new key.
-Records of equal text are one document, which takes the vector of the first of them. A vector of zeros has no
-direction; with `embedding.nan_as_zero` one that holds NaN, as of a document that an embedder left out, is read as one.
-Cost: the file read once, and rows of new documents again; 70 bytes a document.
-Known weakness: vectors that were embedded anew and differ in their last bits are other vectors.
-"""
+The key names the vectors that the file held when it was first read, and is found again by the stored hashes: a file
+that has grown, was renamed or moved has the same key, so that only new documents are computed, and nothing is clustered
+again. Every run hashes every row, unless the input and the file (inode, size, times) are the same. A known document
+that has another vector gives a new key. Records of equal text are one document, which takes the vector of the first
+record. A vector of zeros has no direction; with `embedding.nan_as_zero` a vector that holds NaN is read as zeros: some
+embedders write it for texts they leave out. Cost: the file is read once, and rows of new documents again; 70 bytes a
+document. Known weakness: vectors that were embedded anew and differ in their last bits are other vectors."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import Fragment, View, spans
 
 STAGE = "external_embeddings"
 TENTATIVE = "a known document has another vector in embedding.path"
@@ -53,7 +51,7 @@ TENTATIVE = "a known document has another vector in embedding.path"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ExternalEmbeddings(PerDocument):
-    """What is stored says which vectors a file holds, so the key is found by reading the file."""
+    """The key is found by reading the file: the stored hashes tell which vectors it holds."""
 
     def key(self, run: Run) -> str:
         if "reading" not in run.memo:
@@ -61,17 +59,16 @@ class _ExternalEmbeddings(PerDocument):
         return str(run.memo["reading"].key)
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
-        """A Parquet file is read from its beginning to its end, and fragments want rows in any order: a copy has those
-        that are new."""
+        """A Parquet file is read from its beginning to its end, and fragments need rows in any order, so the new rows
+        are copied."""
         reading: _Reading = run.memo["reading"]
-        file, found = reading.file, reading.found
+        file, matched = reading.file, reading.matched
         if isinstance(file, NpyVectors):
             yield from super().compute_missing(run, key, missing)
             return
-        assert isinstance(file, ParquetVectors) and found
-        first, row = _first_rows(run.view), found.row
-        of = [row[first[fragment.name] :][: fragment.rows] for fragment in missing]
-        rows = distinct_values(np.concatenate(of))
+        assert isinstance(file, ParquetVectors) and matched
+        inside = _rows_of_fragments(run.view)
+        rows = distinct_values(np.concatenate([matched.row[inside[fragment.name]] for fragment in missing]))
         rows = rows[rows >= 0]
         size = len(rows) * file.dims * file.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
@@ -85,23 +82,24 @@ class _ExternalEmbeddings(PerDocument):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is known of the user's file: `read_as` names its state and how it is read, `facts` say what it holds, `key`
-    is that of its vectors. `file` and `found` are there where it was read in this run."""
+    """A reading of the user's file: `read_as` names its state and the settings, `facts` tell its content, `key` names
+    its vectors. `file` and `matched` are None unless this run has read it."""
 
     read_as: str
     facts: Mapping[str, Any]
     key: str
     file: VectorFile | None = None
-    found: _Found | None = None
+    matched: _Matched | None = None
 
 
 def _reading(stage: PerDocument, run: Run) -> _Reading:
-    """What the last run knew of the file, where it has not changed and all is stored; else the file is read."""
+    """The last run's reading, where the file has not changed and all is stored; else the file is read."""
     file, last = _open(run), load_receipt(run.store, stage.name)
     ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
-    read_as = content_hash(
-        _state(file.path), run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids
-    )
+    status = file.path.stat()
+    # No program can set the time of change (ctime) back.
+    state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    read_as = content_hash(state, run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids)
     known = last is not None and last.facts["read_as"] == read_as
     if (
         last
@@ -110,9 +108,9 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     ):
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
-    # Before the file is read: while planning there may be none.
+    # Before the file is read: while planning there may be no view.
     view = run.view
-    found, key = _read(run, view, file, last)
+    matched, key = _read(run, view, file, last)
     used = view.used_documents()
     zero = row_hashes(np.zeros((1, file.dims), file.dtype))
     facts = {
@@ -121,12 +119,12 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
         "dtype": str(file.dtype),
         "keyed_by": file.keyed_by,
         "rows": file.rows,
-        "read": found.reason,
-        "rows_of_no_document": found.unmatched,
-        "copies_with_other_vectors": found.disagreeing,
-        "zero_vectors": int((found.source[used] == zero).sum()),
+        "read": matched.reason,
+        "rows_of_no_document": matched.unmatched,
+        "copies_with_other_vectors": matched.disagreeing,
+        "zero_vectors": int((matched.source[used] == zero).sum()),
     }
-    return _Reading(read_as, facts, key, file, found)
+    return _Reading(read_as, facts, key, file, matched)
 
 
 def _open(run: Run) -> VectorFile:
@@ -164,18 +162,18 @@ def _open_file(settings: Settings) -> VectorFile:
 
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """Takes the vectors of a fragment's documents out of the file at `path`, or out of a copy of some `rows` of it,
-    int64 rising. `first` is the document row that each fragment begins with."""
+    """Takes the vectors of a fragment's documents from the file at `path`, or from a copy of some `rows` of it, int64
+    rising. `inside`: the document rows of each fragment."""
 
     path: Path
-    found: _Found
-    first: Mapping[str, int]
+    matched: _Matched
+    inside: Mapping[str, slice]
     vectors: NpyVectors
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        first = self.first[fragment.name]
-        row, source = (of[first : first + fragment.rows] for of in (self.found.row, self.found.source))
+        inside = self.inside[fragment.name]
+        row, source = self.matched.row[inside], self.matched.source[inside]
         wanted = row[row >= 0]
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
         if not np.array_equal(row_hashes(taken), source[row >= 0]):
@@ -187,26 +185,21 @@ class _Units:
 
 def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
     reading = run.memo["reading"]
-    return _Units(reading.file.path, reading.found, _first_rows(run.view), vectors, rows)
+    return _Units(reading.file.path, reading.matched, _rows_of_fragments(run.view), vectors, rows)
 
 
-def _first_rows(view: View) -> dict[str, int]:
-    return dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
-
-
-def _state(path: Path) -> list[int]:
-    """What changes with a file. Its time of change is the system's own: no program can set it back."""
-    found = path.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+def _rows_of_fragments(view: View) -> dict[str, slice]:
+    names = [fragment.name for fragment in view.documents]
+    return dict(zip(names, spans(view.documents), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What a file holds for the documents of a view.
+class _Matched:
+    """The rows of a file, matched with the documents of a view.
 
-    By document row: `row` int64, the row of the file, -1 where it has none; `source` uint64, that row's hash, 0 where
-    it has none. `unmatched`: rows of no document; `disagreeing`: records whose vector is not that of the first record
-    of the same text. `reason`: why it was read into the stage key that it has.
+    By document row: `row` int64, the row of the file, -1 where there is none; `source` uint64, that row's hash, 0 where
+    there is none. `unmatched`: rows of no document; `disagreeing`: records whose vector is not that of the first record
+    of the same text. `reason`: why the file was read under its key.
     """
 
     row: np.ndarray
@@ -217,41 +210,40 @@ class _Found:
 
 
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """What is stored under a key, by document row: bool, whether its fragment is, and its `source` uint64, 0 where it
-    is not."""
-    there, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
-    files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
-    present = files.present()
-    for at, fragment in enumerate(view.documents):
-        if fragment.name in present:
-            there[start[at] : start[at + 1]] = True
-            source[start[at] : start[at + 1]] = files.column([fragment], "source")
-    return there, source
+    """By document row: bool, whether its fragment is stored under a key, and its `source` uint64, 0 where it is not."""
+    stored, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
+    files, inside = StageFiles(run.store, STAGE, key).listed(), _rows_of_fragments(view)
+    for fragment in view.documents:
+        if fragment.name in files.present():
+            rows = inside[fragment.name]
+            stored[rows] = True
+            source[rows] = files.column([fragment], "source")
+    return stored, source
 
 
-def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Found, str]:
-    """What the file holds, and its key: one under which no document is stored that has another vector now, that of the
-    last run before others, else a new one."""
-    found, used = _scan(run, view, file), view.used_documents()
+def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Matched, str]:
+    """The rows of the file by document, and its key: a stored one under which no known document has another vector,
+    first the last run's, else a new one."""
+    matched, used = _scan(run, view, file), view.used_documents()
     folders = [folder.rsplit("/", 1)[1] for folder in run.store.folders(f"stages/{STAGE}")]
     why = "first run with these vectors"
     for key in dict.fromkeys([*([last.key] if last else []), *folders]):
         if key not in folders or not key.startswith(_CODE):
             continue
-        there, source = _stored(run, view, key)
-        known = there & used
-        other = int((known & (source != found.source)).sum())
+        stored, source = _stored(run, view, key)
+        known = stored & used
+        other = int((known & (source != matched.source)).sum())
         if known.any() and not other:
-            return replace(found, reason="no: they are stored"), key
+            return replace(matched, reason="no: they are stored"), key
         if last and key == last.key and known.any():
             why = f"{other:,} of {int(known.sum()):,} known documents have another vector now"
             if last.facts["dim"] != file.dims:
                 why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
-    content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
-    return replace(found, reason=why), f"{_CODE}{content_hash(file.dims, content)}"
+    content = xxhash.xxh3_128_hexdigest(matched.source[view.document_row])
+    return replace(matched, reason=why), f"{_CODE}{content_hash(file.dims, content)}"
 
 
-def _scan(run: Run, view: View, file: VectorFile) -> _Found:
+def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     """Read the file once.
 
     Raises:
@@ -272,16 +264,16 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
             _check_finite(file, block, document >= 0)
             leads = (document >= 0) & (first_record[document] == record)
             at = np.flatnonzero(leads)
-            of = document[at]
-            # Of several values for one place the last stays, so this leaves the first.
-            new = row[of] < 0
-            row[of[new][::-1]] = (block.first + at[new])[::-1]
-            source[of[new][::-1]] = hashes[at[new]][::-1]
-            for again in np.flatnonzero(source[of] != hashes[at])[:1]:
-                own = own_ids(run, record[at[[again]]])[0] if file.keyed_by == "id" else None
+            led = document[at]
+            # Reversed: of several values for one place numpy keeps the last.
+            new = row[led] < 0
+            row[led[new][::-1]] = (block.first + at[new])[::-1]
+            source[led[new][::-1]] = hashes[at[new]][::-1]
+            for again in np.flatnonzero(source[led] != hashes[at])[:1]:
+                name = own_ids(run, record[at[[again]]])[0] if file.keyed_by == "id" else None
                 raise InputError(
-                    f"{file.path}: rows {row[of[again]]} and {block.first + at[again]} have the same {file.keyed_by}"
-                    f"{'' if own is None else f' ({own!r})'} and different vectors; expected one vector for each: "
+                    f"{file.path}: rows {row[led[again]]} and {block.first + at[again]} have the same {file.keyed_by}"
+                    f"{'' if name is None else f' ({name!r})'} and different vectors; expected one vector for each: "
                     "leave out one of the rows"
                 )
             other = ~leads & (document >= 0)
@@ -290,18 +282,18 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
     lacking = view.used_documents() & (row < 0)
     if lacking.any():
         ids = document_ids(run.store, view)
-        own = own_ids(run, first_record[:-1][lacking][:1])[0] if file.keyed_by == "id" else None
-        shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if own is None else f"id {own!r}"
+        name = own_ids(run, first_record[:-1][lacking][:1])[0] if file.keyed_by == "id" else None
+        shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if name is None else f"id {name!r}"
         raise InputError(
             f"{file.path} has no vector for {int(lacking.sum()):,} of {int(view.used_documents().sum()):,} documents, "
             f"the first of them {shown}; expected one for each: embed them and add their rows"
         )
-    disagreeing = sum(int((source[of] != hashes).sum()) for of, hashes in copies)
-    return _Found(row, source, unmatched, disagreeing)
+    disagreeing = sum(int((source[documents] != hashes).sum()) for documents, hashes in copies)
+    return _Matched(row, source, unmatched, disagreeing)
 
 
 def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> None:
-    """Raise for the first of these rows, bool (n,), that holds NaN or infinity."""
+    """Raises InputError for the first row of a document, bool (n,), that holds NaN or infinity."""
     for row in np.flatnonzero(of_documents & ~np.isfinite(block.vectors).all(axis=1))[:1]:
         column = int(np.isfinite(block.vectors[row]).argmin())
         raise InputError(
@@ -312,7 +304,7 @@ def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> N
 
 
 def _first_of(codes: np.ndarray, size: int) -> np.ndarray:
-    """Where each code in [0, size) comes first, int64 (size + 1,); -1 for those that do not, and for the code -1."""
+    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes without one, and for the code -1."""
     first = np.full(size + 1, -1, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
@@ -321,10 +313,8 @@ def _first_of(codes: np.ndarray, size: int) -> np.ndarray:
 def _records(
     run: Run, view: View, file: VectorFile, first_record: np.ndarray
 ) -> Callable[[Block], np.ndarray]:
-    """A function of a block: input positions int64 (n,) of the records that its rows belong to, -1 where there is none.
-
-    Of a document that is named by `doc_id` it is the first record.
-    """
+    """A function of a block: the input position of the record of each row, int64 (n,), -1 where there is none. A row
+    with a `doc_id` belongs to the document's first record."""
     if file.keyed_by == "row":
 
         def by_row(block: Block) -> np.ndarray:
@@ -374,7 +364,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     },
     when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
-    # A file that is missing, cut short or of another kind is found before the corpus is read.
+    # A file that is missing, cut short or of another kind is refused before the corpus is read.
     check_settings=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
@@ -385,4 +375,4 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
 )
 
 _CODE = f"{EXTERNAL_EMBEDDINGS.version}-"
-"""How keys of this code begin."""
+"""The beginning of this version's keys."""

@@ -3,9 +3,9 @@ blocks of a causal language model, projected at random, L2-normalised.
 
 Per document fragment: `vectors` float32 or float16 (rows, K), zero where a document has no gradient: it has no next
 token, or its loss or gradient is not finite; `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
-uint8 (rows,), see `models.embed`: what is NOT_FINITE is to be kept out of a choice.
+uint8 (rows,), see `models.embed`: a choice leaves out documents that are NOT_FINITE.
 
-The stage key holds device, dtype and the names of the parameters, as that of deep_embeddings does.
+The stage key holds device and dtype, as that of deep_embeddings does, and the names of the parameters.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
 
 
 def gradients_of(run: Run) -> Gradients:
-    """How the engine's machines compute gradients under these settings."""
+    """What the engine's machines compute gradients with under these settings."""
     if "embed" not in run.memo:
         asked, model, settings = run.settings.gradients, load_model(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
@@ -83,22 +83,22 @@ def gradients_of(run: Run) -> Gradients:
 def _read(
     store: Store, model: str | Path, settings: Settings, setting: str, device: Device
 ) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
-    """What settings come to on a machine that computes: how the model reads documents, and of which parameters
-    gradients are taken and of which not, by name, with their sizes."""
+    """What settings come to on a machine that computes: how the model reads documents, and the sizes of the parameters
+    whose gradients are taken, and of the others, by name."""
     from dagster_divorder.models.gradients import describe
 
     directory, asked = model_path(store, model), settings.gradients
     spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
     proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
-    # A text that is cut does not end where it is cut.
+    # No suffix, since a text that is cut does not end there.
     window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
     return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
-    """Computes the gradients of a fragment's documents: of `parameters` by name, with their sizes, in the last `layers`
-    blocks; `setting` names what asks for the model."""
+    """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes) in the last
+    `layers` blocks. `setting`: the one that names the model."""
 
     layers: int
     dims: int
@@ -107,9 +107,9 @@ class Gradients(Embed):
     left_out: tuple[tuple[str, int], ...]
     setting: str
 
-    def made(self) -> dict[str, Any]:
-        own = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
-        return {**Embed.made(self), **own, "left_out": dict(self.left_out)}
+    def recipe(self) -> dict[str, Any]:
+        projection = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
+        return {**Embed.recipe(self), **projection, "left_out": dict(self.left_out)}
 
     def load(self) -> Model:
         from dagster_divorder.models.gradients import load
@@ -133,21 +133,15 @@ class Gradients(Embed):
 
 
 def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    made = _gradient_embeddings_facts(run)["made"]
-    found = vector_figures(
-        run,
-        files,
-        EmbeddingSpec(**made["spec"]),
-        run.settings.gradients.model or run.settings.deep_model,
-        "are kept out of every choice",
-        what="gradient",
-    )
+    recipe = _gradient_embeddings_facts(run)["made"]
+    model = run.settings.gradients.model or run.settings.deep_model
+    spec, instead = EmbeddingSpec(**recipe["spec"]), "are kept out of every choice"
     return {
-        **found,
+        **vector_figures(run, files, spec, model, instead, noun="gradient"),
         "blocks": run.settings.gradients.layers,
-        "parameters": sum(made["parameters"].values()),
-        "parameters_of": sorted(made["parameters"]),
-        "parameters_left_out": sum(made["left_out"].values()),
+        "parameters": sum(recipe["parameters"].values()),
+        "parameters_of": sorted(recipe["parameters"]),
+        "parameters_left_out": sum(recipe["left_out"].values()),
     }
 
 
@@ -174,7 +168,7 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
         *(["ids"] if settings.input.id_field else []),
     ),
     settings=gradients_settings,
-    # As costly as training on the corpus: nobody has it who has not asked.
+    # As costly as training on the corpus, so only on request.
     when=lambda settings: settings.takes_gradients,
     inputs=lambda run: {
         "model": load_model(run).fingerprint,

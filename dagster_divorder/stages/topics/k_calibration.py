@@ -1,16 +1,16 @@
 """k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
 
-Each number of clusters is fitted FITS times: first as `clusters` would (same sample, seed and
-algorithm, so it is the clustering that comes out), then from other seeds and, where there are enough, other documents.
-Every document is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over
-clusters and lengths, beside a shuffle. Silhouettes and sizes are those of documents, so that copies do not count as
-likeness; the order's figures those of records, as the order is.
+Each number of clusters is fitted FITS times: first with the sample, seed and algorithm of `clusters`, so that it
+is the clustering that `clusters` makes, then from other seeds and, if there are enough, other documents. Every document
+is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over clusters and lengths,
+beside a shuffle. Silhouettes and sizes count documents, so that copies do not count as likeness; figures of the order
+count records, as the order does.
 
-`clusters.k = "auto"` takes the recommended number. Where none is clear it takes USUAL, or the number tried that is
-nearest to it: a rule that noise cannot move.
+`clusters.k = "auto"` takes the recommended number. Where none is clear it takes the number tried that is nearest to
+USUAL: a rule that noise cannot move.
 
-The outcome is a pinned fit: table, picture and recommendation. Vectors are held in memory up to HELD_BYTES, in the
-order of their ids; beyond that they are read twice, fragment by fragment, for all values of k together.
+Table, picture and recommendation are a pinned fit. Up to HELD_BYTES of vectors, in the order of their ids, are kept in
+memory; if there are more, they are read twice, fragment by fragment, for all values of k together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from dagster_divorder.core.topics.k_calibration import (
     possible,
     recommended,
 )
+from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
@@ -50,7 +51,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 
 FITS = 3
 """Clusterings of each number, from other seeds and documents: a steadier recommendation at more time as it rises."""
@@ -69,7 +70,7 @@ COMPARED = (DISTINCT, WORST)
 
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     seconds: dict[str, float] = {}
-    rows, facts = _calibrate(run, run.view, load_space(run), seconds)
+    rows, facts = _calibrate(run, load_space(run), seconds)
     with _timed(seconds, "picture"):
         from dagster_divorder.view.pictures import k_calibration
 
@@ -82,61 +83,58 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
 class _Vectors:
     """Vectors of the used documents, by place: their number by rising id, which is a random order.
 
-    rows: int64 (N,), the document row of each place. held: float32 (M, D), the first M of them, all if they fit into
+    rows: int64 (N,), the document row of each place. kept: float32 (M, D), the first M vectors, all if they fit into
     HELD_BYTES.
     """
 
     view: View
     space: Space
     rows: np.ndarray
-    held: np.ndarray
+    kept: np.ndarray
 
     def batches(self) -> Iterator[Batch]:
-        """Places and vectors of all: as held, else fragment by fragment."""
-        if len(self.held) == len(self.rows):
+        """Places and vectors of all: those kept in memory, or fragment by fragment."""
+        if len(self.kept) == len(self.rows):
             for first in range(0, len(self.rows), BATCH_ROWS):
-                some = self.held[first : first + BATCH_ROWS]
-                yield np.arange(first, first + len(some)), some
+                vectors = self.kept[first : first + BATCH_ROWS]
+                yield np.arange(first, first + len(vectors)), vectors
             return
-        place = np.full(self.view.document_rows, -1)
-        place[self.rows] = np.arange(len(self.rows))
-        start = offsets(self.view.documents)
-        for at, (_, vectors) in enumerate(self.space.each(self.view.documents)):
-            places = place[start[at] : start[at + 1]]
-            used = places >= 0
-            yield places[used], vectors[used]
+        for places, inside, arrays in self.space.files.at(self.view.documents, self.rows):
+            yield places, self.space.transform(arrays["vectors"])[inside]
 
 
-def _load(run: Run, view: View, space: Space) -> _Vectors:
-    rows = rows_by_id(run.store, view)
-    return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * space.dims(view)))]))
+def load_vectors(run: Run, space: Space) -> _Vectors:
+    """The vectors of a space that are calibrated on."""
+    rows = rows_by_id(run.store, run.view)
+    kept = space.rows(run.view, rows[: space.most_rows(run.view, HELD_BYTES)])
+    return _Vectors(run.view, space, rows, kept)
 
 
 def _calibrate(
-    run: Run, view: View, space: Space, seconds: dict[str, float]
+    run: Run, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Table and facts; `seconds` is told what each part took."""
+    """Table and facts. Adds the `seconds` of each part."""
     tried = run.settings.clusters.tried
     with _timed(seconds, "reading vectors"):
-        vectors = _load(run, view, space)
+        vectors = load_vectors(run, space)
     documents = len(vectors.rows)
     measured = run.settings.advanced.silhouette_documents or documents
     with _timed(seconds, "fitting"):
-        fits, notes = _fit_each(run, space, vectors.held, possible(tried, documents))
+        fits, notes = _fit_each(run, space, vectors.kept, possible(tried, documents))
     if above := [k for k in tried if k > documents]:
         listed = ", ".join(map(str, above))
         notes.append(f"{listed} not tried: more than the documents there are ({documents:,})")
-    of_all = [one for of in fits.values() for one in of]
+    all_fits = [fitted for fits_of_k in fits.values() for fitted in fits_of_k]
     with (
         _timed(seconds, "assigning and silhouettes"),
-        run.progress("silhouettes", 2 * documents * len(of_all), "documents") as advance,
+        run.progress("silhouettes", 2 * documents * len(all_fits), "documents") as advance,
     ):
-        clustered = measure(of_all, vectors.batches, documents, measured, advance)
-    first = clustered[::FITS]
+        clusterings = measure(all_fits, vectors.batches, documents, measured, advance)
+    first = clusterings[::FITS]
     with _timed(seconds, "orders"):
-        figures = _orders(run, view, vectors.rows, first)
-    values, silhouettes = list(fits), np.array([of.silhouette.mean for of in clustered])
-    silhouettes = silhouettes.reshape(len(fits), FITS)
+        figures = _orders(run, vectors.rows, first)
+    values = list(fits)
+    silhouettes = np.reshape([clustered.silhouette.mean for clustered in clusterings], (len(fits), FITS))
     chosen, why = recommended(values, silhouettes)
     taken = min(values, key=lambda k: abs(k - USUAL)) if why else values[chosen]
     if why:
@@ -171,39 +169,39 @@ def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 
 def _fit_each(
-    run: Run, space: Space, held: np.ndarray, values: tuple[int, ...]
+    run: Run, space: Space, vectors: np.ndarray, values: tuple[int, ...]
 ) -> tuple[dict[int, list[ClusterFit]], list[str]]:
-    """The fits of each value of k, and which values were left out as they gave no more clusters than one before."""
+    """The fits of each value of k, and notes on values that gave no more clusters than a smaller one and are left
+    out."""
     from joblib import cpu_count
     from threadpoolctl import threadpool_limits
 
-    how, count = fit_settings(run.settings), FITS
+    how = fit_settings(run.settings)
 
-    def one(job: tuple[int, int]) -> ClusterFit:
+    def fit_once(job: tuple[int, int]) -> ClusterFit:
         k, number = job
-        sample = held[: most_points(k, how.algorithm)]
-        if number and len(sample) < len(held):
+        sample = vectors[: most_points(k, how["algorithm"])]
+        if number and len(sample) < len(vectors):
             size = len(sample)
-            sample = held[np.arange(number * size, (number + 1) * size) % len(held)]
-        return fit(sample, k, centre=space.centre, **asdict(replace(how, seed=how.seed + number)))
+            sample = vectors[np.arange(number * size, (number + 1) * size) % len(vectors)]
+        return fit(sample, k, centre=space.centre, **how | {"seed": how["seed"] + number})
 
-    jobs = [(k, number) for k in values for number in range(count)]
-    made: dict[int, list[ClusterFit]] = {k: [] for k in values}
+    jobs = [(k, number) for k in values for number in range(FITS)]
+    fits: dict[int, list[ClusterFit]] = {k: [] for k in values}
     with (
         run.progress("fitting clusters", len(jobs), "fits") as advance,
         threadpool_limits(1),  # a fit has one thread, and there is one for each core
         ThreadPoolExecutor(cpu_count()) as threads,
     ):
-        for (k, _), found in zip(jobs, threads.map(one, jobs), strict=True):
-            made[k].append(found)
+        for (k, _), fitted in zip(jobs, threads.map(fit_once, jobs), strict=True):
+            fits[k].append(fitted)
             advance(1)
-    fits: dict[int, list[ClusterFit]] = {}
-    notes: list[str] = []
-    for k, of in made.items():
-        if fits and len(of[0].centroids) <= max(len(others[0].centroids) for others in fits.values()):
-            notes.append(f"{k} left out: it gives no more clusters than a smaller number ({of[0].note})")
-        else:
-            fits[k] = of
+    most, notes = 0, []
+    for k, (first, *_) in list(fits.items()):
+        if len(first.centroids) <= most:
+            notes.append(f"{k} left out: it gives no more clusters than a smaller number ({first.note})")
+            del fits[k]
+        most = max(most, len(first.centroids))
     return fits, notes
 
 
@@ -218,23 +216,22 @@ def _figures_of(clustered: Clustered) -> dict[str, Any]:
     }
 
 
-def _orders(run: Run, view: View, rows: np.ndarray, clustered: list[Clustered]) -> list[dict[str, Any]]:
-    """What each clustering does for the order of the records; see `_order_figures`."""
+def _orders(run: Run, rows: np.ndarray, clusterings: list[Clustered]) -> list[dict[str, Any]]:
+    """Figures of the order that each clustering gives the records; see `_order_figures`."""
+    view = run.view
     tokens = run.column("token_counts", "lengths")[view.document_row]
     bins = run.settings.order.length_bins
     lengths = bin_codes(tokens, quantile_edges(tokens, bins))
     by_row = np.empty(view.document_rows, np.int32)
     figures = []
-    with run.progress("ordering", len(clustered), "values of k") as advance:
-        for of in clustered:
-            by_row[rows] = of.labels
-            labels = by_row[view.document_row]
-            ours, shuffled = (
-                _ordered(run, tokens, labels, lengths, len(of.silhouette.sizes), strategy)
-                for strategy in ("balanced", "random")
-            )
-            figures.append(_order_figures(ours, shuffled, len(of.silhouette.sizes)))
-            advance(1)
+    each = counted(run.progress, "ordering", clusterings, len(clusterings), "values of k")
+    for clustered in each:
+        by_row[rows] = clustered.labels
+        labels, clusters = by_row[view.document_row], len(clustered.silhouette.sizes)
+        ours, shuffled = (
+            _ordered(run, tokens, labels, lengths, clusters, strategy) for strategy in ("balanced", "random")
+        )
+        figures.append(_order_figures(ours, shuffled, clusters))
     return figures
 
 
@@ -257,8 +254,8 @@ def _ordered(
 
 
 def _order_figures(ours: ComparedPair, shuffled: ComparedPair, clusters: int) -> dict[str, Any]:
-    """Distinct clusters a sequence, also as a share of all; the worst deviation of a cluster's share in a batch; either
-    beside shuffling's. None where a corpus smaller than a batch can tell nothing."""
+    """Distinct clusters a sequence, also as a share of all; the worst deviation of a cluster's share in a batch; both
+    beside shuffling's. None where the corpus is smaller than a batch."""
     our, their = order_row(ours), order_row(shuffled)
     figures: dict[str, Any] = {}
     for name in COMPARED:
@@ -271,7 +268,7 @@ def _order_figures(ours: ComparedPair, shuffled: ComparedPair, clusters: int) ->
 
 
 def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
-    """The table, a row a value of k; `folder` is the fit's in the receipt."""
+    """The table, a row a value of k. folder: the fit's, from the receipt."""
     return unpack_rows(store.read(f"{folder}/{TABLE}"))
 
 
@@ -280,7 +277,7 @@ def _k_calibration_settings(settings: Settings) -> dict[str, Any]:
         "values": settings.clusters.tried,
         "fits": FITS,
         "sample": settings.advanced.silhouette_documents,
-        "clusters": asdict(fit_settings(settings)),
+        "clusters": fit_settings(settings),
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "length_bins": settings.order.length_bins,
     }
@@ -312,6 +309,7 @@ K_CALIBRATION = PinnedFit(
     description="How many clusters: silhouettes over several fits, sizes and what the order gains for several numbers, "
     'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '
     "documents have changed; `fitted` says why.",
+    evidence="how many clusters the corpus has",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
     settings=_k_calibration_settings,
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},
@@ -319,13 +317,8 @@ K_CALIBRATION = PinnedFit(
     compute=_calibrate_k,
     refit="k_calibration",
     drift=has_changed,
-    # The limit may have been lowered.
-    checked_once_per_corpus=False,
     kept_by_outcome=True,
-    facts=lambda run, fitted: {
-        **orjson.loads(fitted.files[INFO]),
-        "documents": fitted.documents,
-    },
+    facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_k_calibration_figures,
     show=_show_k_calibration,
 )

@@ -1,6 +1,6 @@
-"""map_fit: the map that documents are shown on, fitted to a sample of them by UMAP.
+"""map_fit: the map on which documents are shown, fitted to a sample of them by UMAP.
 
-The sample is the `advanced.map_documents` documents with the smallest ids, a random one. Only a fit needs umap-learn:
+The sample is the `advanced.map_documents` documents with the smallest ids, a random one. Only the fit needs umap-learn:
 where that cannot be imported there is no map, and the note says what to do.
 """
 
@@ -39,7 +39,7 @@ def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray] | None:
     if ARRAYS not in files:
         return None
     arrays = unpack(files[ARRAYS])
-    # `explained` is for people, and not kept.
+    # `explained` is for people; the fit does not keep it.
     pca = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
     return MapFit(pca=pca, points=arrays["points"], xy=arrays["xy"]), arrays["ids"]
 
@@ -51,20 +51,13 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 
 def _fit_map(run: Run) -> Mapping[str, bytes]:
-    note = _inputs(run)["note"]
-    if note:
+    if note := _inputs(run)["note"]:
         run.progress.note(note)
         return {NOTE: orjson.dumps(note)}
     ids, rows = sampled_rows(run)
-    made = fit(load_space(run).rows(run.view, rows), run.settings.seed)
-    arrays: dict[str, np.ndarray] = {
-        "mean": made.pca.mean,
-        "axes": made.pca.axes,
-        "points": made.points,
-        "xy": made.xy,
-        "ids": ids,
-    }
-    return {ARRAYS: pack(arrays)}
+    fitted = fit(load_space(run).rows(run.view, rows), run.settings.seed)
+    pca = {"mean": fitted.pca.mean, "axes": fitted.pca.axes}
+    return {ARRAYS: pack({**pca, "points": fitted.points, "xy": fitted.xy, "ids": ids})}
 
 
 MAP_FIT = PinnedFit(

@@ -38,8 +38,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 def pool_tokens(
     files: StageFiles, table: np.ndarray, weights: np.ndarray, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The pooled tokens of the documents of a fragment: rows of table float32 (V, D) by weights float32 (V or
-    fewer,)."""
+    """The pooled tokens of a fragment's documents: rows of table, float32 (V, D), by weights, float32 (V or fewer,)."""
     from dagster_divorder.core.vectors.pool import pool
 
     tokens, threads = files.read(fragment), count_workers(0)

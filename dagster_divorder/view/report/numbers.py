@@ -58,6 +58,18 @@ class Agreement(NamedTuple):
     pictures: Sequence[bytes | None]
 
 
+class Evidence(NamedTuple):
+    """Evidence without a section of its own: its stage, `title` and `description`, what it shows by name: figures and
+    tables, and pictures, PNG, by what they show."""
+
+    stage: str
+    title: str
+    description: str
+    figures: Mapping[str, Any]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    pictures: Mapping[str, bytes]
+
+
 class StageRun(NamedTuple):
     """A stage in its last run: its documents, of which it computed so many, in so many seconds; when its result was
     made, in words. part: it belongs to the asset before it."""
@@ -80,8 +92,8 @@ class Numbers:
     and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
     batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
     map, trained (the summary of training_evidence), diversity (tables of set_diversity, by name), copies (figures and
-    tables of near_duplicates), proxies (figures and table of gradient_proxy): evidence, where it is there; chosen:
-    tables of the selection, by name; missing: stage -> what it would show, and why it is not there.
+    tables of near_duplicates), proxies (figures and table of gradient_proxy), others: evidence, where it is there;
+    chosen: tables of the selection, by name; missing: stage -> what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -109,6 +121,7 @@ class Numbers:
     diversity: Mapping[str, Sequence[Mapping[str, Any]]]
     copies: tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None
     proxies: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None
+    others: Sequence[Evidence]
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 

@@ -17,7 +17,7 @@ from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
-from dagster_divorder.view.report.numbers import Numbers, TraitAlong
+from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
@@ -57,6 +57,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         *([copies(*of.copies)] if of.copies else []),
         *([proxies(*of.proxies)] if of.proxies else []),
         *([trained(of.trained)] if of.trained else []),
+        *map(other, of.others),
         last_run(of),
     ]
     manifest, sequence = of.manifest, of.manifest["sequence"]
@@ -274,10 +275,6 @@ def diversity(of: Numbers) -> Section:
 def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
     """Which texts are near copies of others."""
     captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
-    shown = {
-        name: [{key: clip(of) if isinstance(of, str) else of for key, of in row.items()} for row in rows]
-        for name, rows in tables.items()
-    }
     lead = (
         f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of one before "
         f"them, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
@@ -289,7 +286,34 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
         "copies",
         "Which texts are near copies?",
         lead,
-        [table(captions[name], words.cells(rows)) for name, rows in shown.items() if rows],
+        [table(captions[name], _cells(rows)) for name, rows in tables.items() if rows],
+    )
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Rows of plain values as text, the texts of documents clipped."""
+    return [{name: clip(cell) for name, cell in row.items()} for row in words.cells(rows)]
+
+
+def other(evidence: Evidence) -> Section:
+    """What a stage without a section of its own shows."""
+    figures = [
+        {"figure": name.replace("_", " "), "value": value}
+        for name, value in evidence.figures.items()
+        if isinstance(value, (str, float, int))
+    ]
+    return Section(
+        evidence.stage.replace("_", "-"),
+        evidence.title[0].upper() + evidence.title[1:],
+        evidence.description,
+        [
+            *(part("picture", data_uri(png), shows, shows) for shows, png in evidence.pictures.items()),
+            table("Figures", _cells(figures)),
+            *(
+                table(name.replace("_", " ").capitalize(), _cells(rows))
+                for name, rows in evidence.tables.items()
+            ),
+        ],
     )
 
 

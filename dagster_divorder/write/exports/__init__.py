@@ -9,6 +9,4 @@ from dagster_divorder.write.exports.olmo import OLMO
 from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.text import TEXT
 
-FORMATS: dict[str, Format] = {
-    found.name: found for found in (PARQUET, MEGATRON, OLMO, DS, MDS, LITDATA, TEXT)
-}
+FORMATS: dict[str, Format] = {form.name: form for form in (PARQUET, MEGATRON, OLMO, DS, MDS, LITDATA, TEXT)}

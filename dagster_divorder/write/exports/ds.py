@@ -1,9 +1,9 @@
 """ds: datatrove's files of tokens, read by nanotron and by `datatrove.utils.dataset.DatatroveFolderDataset`.
 
 `train-TAG-00000-of-00003.ds`, uint16 ids (uint32 where one does not fit), L a row, and beside it `.ds.index`, uint64,
-where each document ends in its file. TAG is 8 hex digits of the export's key. A reader takes windows of its sequence
-length and one more token, so that the sequence length to give it is L - 1. Nothing in the format marks padding: the one
-incomplete row that `concat` leaves over is filled up with end-of-text tokens, which a trainer learns like any other.
+where each document ends in its file. TAG is 8 hex digits of the export's key. A reader takes windows of one token more
+than its sequence length, so give it L - 1. The format cannot mark padding: the one short row that `concat` leaves is
+filled up with end-of-text tokens, which a trainer learns like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a file of an export holds, and the ids of documents as arrays of runs.
+"""The rows of one file of an export, and the ids of documents as arrays of runs.
 
 Letters: n rows, q runs of tokens in them, T tokens, L tokens a sequence.
 """
@@ -13,16 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.errors import StoreError
+from dagster_divorder.readers.files import padded_rows
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 from dagster_divorder.write.records import value_bytes
 
 BLOCK_BYTES = 4 << 20
-"""Of ids that a format is given at a time."""
+"""Bytes of ids in a block, which a format writes at a time."""
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class IdBlock:
     """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,)."""
 
     first: int
@@ -30,15 +31,11 @@ class Block:
     tokens: np.ndarray
 
     def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
-        """The ids (n, length), rows that are shorter filled up."""
-        if (self.tokens == length).all():
-            return self.ids.astype(dtype, copy=False).reshape(-1, length)
-        rows = np.full((len(self.tokens), length), padding, dtype)
-        rows[self.filled(length)] = self.ids
-        return rows
+        """The ids (n, length); shorter rows are filled up."""
+        return padded_rows(self.ids.astype(dtype, copy=False), self.tokens, length, padding)
 
     def filled(self, length: int) -> np.ndarray:
-        """bool (n, length): where there is a token, and no padding."""
+        """bool (n, length): True for a token, False for padding."""
         return np.arange(length) < self.tokens[:, None]
 
 
@@ -51,9 +48,9 @@ def block_rows(length: int, dtype: np.dtype) -> int:
 class FileRows:
     """The rows of one file, picklable, without their ids.
 
-    indptr, int64 (n + 1,): where the runs of each row begin; tokens, int64 (n,), of each row, without padding. Of each
-    run, int64 (q,): the position of its record among the accepted ones, its first token in that, and its tokens.
-    length: L. dtype: of the ids; padding: see `Tokens`.
+    length: L. indptr: where the runs of each row begin, int64 (n + 1,). tokens: of each row, without padding, int64
+    (n,). record, start, run_tokens: of each run the position of its record among the accepted ones, its first token in
+    the record, and its number of tokens, int64 (q,). dtype: of the ids. padding: see `Tokens`.
     """
 
     length: int
@@ -69,8 +66,8 @@ class FileRows:
         """n."""
         return len(self.tokens)
 
-    def blocks(self, parts: Iterator[pa.Array]) -> Iterator[Block]:
-        """The rows in blocks; parts: the ids of each block that has some, as `permute` gives them."""
+    def blocks(self, parts: Iterator[pa.Array]) -> Iterator[IdBlock]:
+        """The rows in blocks. parts: the ids of each block that is not empty, as `permute` gives them."""
         step = block_rows(self.length, self.dtype)
         for first in range(0, len(self), step):
             tokens = self.tokens[first : first + step]
@@ -79,10 +76,10 @@ class FileRows:
                 if tokens.any()
                 else np.empty(0, self.dtype)
             )
-            yield Block(first, ids, tokens)
+            yield IdBlock(first, ids, tokens)
 
 
-Write = Callable[[FileRows, Iterator[Block], IO[bytes]], object]
+WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
 """Writes the file of some rows; picklable."""
 
 
@@ -90,7 +87,7 @@ def mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtyp
     """The ids of a fragment, (count,), mapped from its file.
 
     Raises:
-        StoreError: there are more or fewer, or they are of another dtype.
+        StoreError: their number or dtype is another.
     """
     (ids,) = files.mapped([fragment], "ids")
     if (ids.dtype, len(ids)) != (dtype, count):
@@ -102,9 +99,9 @@ def mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtyp
 
 
 def stretches(ids: Callable[[], np.ndarray], edges: np.ndarray) -> pa.Array:
-    """Ids (T,) as large_binary (n,): those between each two edges, int64 (n + 1,), which rise by T in all."""
-    held = ids()
-    bounds = (edges - edges[0]) * held.itemsize
+    """Ids (T,) as large_binary (n,), cut at `edges`, int64 (n + 1,), from the first to the first + T."""
+    mapped = ids()
+    bounds = (edges - edges[0]) * mapped.itemsize
     return pa.Array.from_buffers(
-        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(held)]
+        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(mapped)]
     )

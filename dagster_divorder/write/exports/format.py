@@ -1,9 +1,8 @@
-"""What an export format is: a value that a file of `exports/` holds whole.
+"""What an export format is: one value, in one file of `exports/`.
 
-Every export is a folder of files named `train...` (under which name `datasets.load_dataset` finds them); the
-tokenizer's own files and `manifest.json`, written last, lie in the folder beside it (docs/exports.md). Names of files
-that hold rows carry the export's `tag`: a new export is written beside the one that is being read, and no file of rows
-ever changes its bytes.
+Every export is a folder of files named `train...`, where `datasets.load_dataset` finds them; the tokenizer's files and
+`manifest.json`, written last, lie in the folder beside it (docs/exports.md). Names of files of rows carry the export's
+`tag`: a new export is written beside one that is being read, and no file of rows ever changes its bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from dagster_divorder.write.exports.rows import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is asked of the files of an export: `tag`, 8 hex digits of its key, in their names; `shard_bytes`, about how
-    many a file holds; `batch`, sequences of a global batch."""
+    """How the files of an export are written. tag: 8 hex digits of its key, in their names. shard_bytes: about the
+    size of a file. batch: sequences of a global batch."""
 
     tag: str
     shard_bytes: int
@@ -30,11 +29,11 @@ class Options:
 class Format:
     """One format.
 
-    `write` stages the files of rows in a folder, and gives what the manifest says of them beside what every one does,
-    the `dtype` of the ids among it. `epochs` says where later epochs are: in rows of their own (`copies`), or in an
-    `index` over the rows of the first, which `write` is then given in `Rows.epochs`. With `contiguous_ranks` the
-    trainers that read the format give each rank a contiguous part of it, and `exports.world_size` lays the rows as
-    `trainers.rows_for_contiguous_ranks` says.
+    write: stages the files of rows in a folder; returns the manifest's entries of this format, such as the `dtype` of
+        the ids.
+    epochs: later epochs are rows of their own (`copies`), or an `index` over the rows of the first, in `Rows.epochs`.
+    contiguous_ranks: trainers that read the format give each rank a contiguous part of it, and `exports.world_size`
+        lays out the rows by `trainers.rows_for_contiguous_ranks`.
     """
 
     name: str
@@ -44,9 +43,9 @@ class Format:
     epochs: Literal["copies", "index"] = "copies"
     contiguous_ranks: bool = False
     check: Callable[[Rows], object] = lambda rows: None
-    """Raises what cannot be written in this format, before any file is."""
+    """Raises InputError for rows that the format cannot hold; called before any file is written."""
 
 
 def fits_uint16(rows: Rows) -> bool:
-    """Whether all ids, the padding among them, fit two bytes."""
+    """Whether all ids, padding included, fit two bytes."""
     return max(rows.stored.vocabulary, rows.stored.padding + 1) <= 1 << 16

@@ -55,7 +55,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         "item_loader": "PyTreeLoader",
         "types": dict.fromkeys(columns, "tensor"),
     }
-    # litdata fetches an export in a bucket anew when this changes; there it is the time.
+    # litdata writes the time here, and downloads an export from a bucket again when this value changes.
     hashes = [folder.entries[chunk.format(number)]["sha256"] for number in range(len(files))]
     content = hashlib.sha256("".join(hashes).encode()).hexdigest()
     index = {"chunks": chunks, "config": config, "updated_at": content}

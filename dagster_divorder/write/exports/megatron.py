@@ -3,9 +3,9 @@
     train-TAG.bin      the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
     train-TAG.idx      an item, and a document, for every document run: its length and where it begins
     train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
-    megatron_cache.py  has Megatron read just these rows in this order; without it, all is shuffled
+    megatron_cache.py  makes Megatron read these rows in this order; without it, Megatron shuffles
 
-TAG is 8 hex digits of the export's key. A row is a sample of L tokens, L being the model's sequence length; the last
+TAG is 8 hex digits of the export's key. A row is a sample of L tokens, and L the model's sequence length; the last
 label of a sample is masked.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import stage_index
 from dagster_divorder.write.exports.rows import Rows
@@ -41,7 +41,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
 
 
-def _write_ids(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype) -> None:
+def _write_ids(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype) -> None:
     for block in blocks:
         file.write(block.ids.astype(dtype, copy=False).data)
 

@@ -10,12 +10,12 @@
     train.TAG.doc_lengths.npy, train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py,
                                       and int32, the tokens of each run
 
-TAG is 8 hex digits of the export's key. The loader drops the last batch of an epoch that is not full. So its epochs
-here go on where whole batches of the plan's end: it reads the plan's epochs one after another, and begins its next
-epoch with what it dropped. A data loader with `shuffle=False` reads the first epoch, and reads it again for every
-other. With `shuffle=True` it takes for epoch e the file of global indices in its `work_dir` that has R, e and its
-`seed` in the name, if it is there: copy them there, with the loader's seed in the place of 0. The name says nothing of
-the data, so a `work_dir` must never serve two exports.
+TAG is 8 hex digits of the export's key. The loader drops a last batch of an epoch that is not full. Its epochs here
+therefore end after a whole batch: it reads the plan's epochs one after another, and begins each epoch with the
+sequences that it dropped before. A data loader with `shuffle=False` reads the first epoch every time. With
+`shuffle=True` it reads for epoch e the file of global indices in its `work_dir` whose name has R, e and its `seed`, if
+that file exists: copy the files there, with the loader's seed in place of 0. Their names do not tell exports apart, so
+a `work_dir` must never serve two exports.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, Block, FileRows, Write
+from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, write_rows
 from dagster_divorder.write.exports.rows import Rows
 
 LINES = 1 << 16
-"""Of a table of documents that are written at a time."""
+"""Lines of a table of documents that are written at a time."""
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     files = row_files(rows, options, dtype, ".npy")
     write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    written: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    written: dict[str, WriteRows] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
     beside = {
-        name.removesuffix(".npy") + suffix: (span, of)
+        name.removesuffix(".npy") + suffix: (span, write_beside)
         for name, span in files.items()
-        for suffix, of in written.items()
+        for suffix, write_beside in written.items()
     }
     rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside)
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
@@ -58,50 +58,48 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 
 def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
-    """The rows of each epoch of a loader that reads the whole batches of the plan's epochs, int64 (E, R), one after
-    another; int64 (R,)."""
+    """The rows of each epoch of the loader, int64 (R,): whole batches of the plan's epochs, int64 (E, R), one after
+    another."""
     stream, rows = epochs.reshape(-1), epochs.shape[1]
     if rows < batch:
-        # No batch is whole, and no loader takes it.
+        # No batch is full, and no loader reads it.
         yield from epochs
         return
     for first in range(0, len(stream) // batch * batch, rows // batch * batch):
-        # Behind the plan's end are rows that nobody asks for.
+        # Rows behind the plan's end are never read.
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
-def _documents(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
+def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
     """The runs, as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
     schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
-    few = WriteOptions(include_header=False)
+    headless = WriteOptions(include_header=False)
     row = np.arange(len(file_rows)).repeat(np.diff(file_rows.indptr))
     # Padding lies between the last run of a row and the first of the next.
     ends = np.concatenate([[0], np.cumsum(file_rows.run_tokens)])
     skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
-    # No name and no time in the head, so that the same rows give the same bytes.
+    # A head without name and time, so that the same rows give the same bytes.
     with (
         gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
-        CSVWriter(packed, schema, write_options=few) as writer,
+        CSVWriter(packed, schema, write_options=headless) as writer,
     ):
-        for at in range(0, len(row), LINES):
-            some = slice(at, at + LINES)
-            starts = ends[:-1][some] + skipped[some]
+        for first in range(0, len(row), LINES):
+            runs = slice(first, first + LINES)
+            starts = ends[:-1][runs] + skipped[runs]
             columns = [
-                starts,
-                starts + file_rows.run_tokens[some],
-                file_rows.record[some],
-                file_rows.start[some],
+                pa.array(starts),
+                pa.array(starts + file_rows.run_tokens[runs]),
+                pa.array(file_rows.record[runs]),
+                pa.nulls(len(starts), pa.int64()),
+                pa.array(file_rows.start[runs]),
             ]
-            arrays = [pa.array(column) for column in columns]
-            writer.write_batch(
-                pa.record_batch([*arrays[:3], pa.nulls(len(starts), pa.int64()), arrays[3]], schema)
-            )
+            writer.write_batch(pa.record_batch(columns, schema))
 
 
-def _mask(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
-    """Where the rows hold tokens, a byte an id."""
+def _mask(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
+    """A byte an id: 1 for a token, 0 for padding."""
     step = max(1, BLOCK_BYTES // file_rows.length)
     for begin in range(0, len(file_rows), step):
         file.write((np.arange(file_rows.length) < file_rows.tokens[begin : begin + step, None]).data)

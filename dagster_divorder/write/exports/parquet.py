@@ -1,7 +1,7 @@
 """parquet: `input_ids` list<int32> and `seq_lengths` list<int32> (TRL's name for the lengths of the documents in a
 sequence), a row a sequence. Read by `datasets`, transformers' Trainer, TRL, torchtitan and `dagster_divorder.torch`.
 
-Rows are as long as they are: a collator pads, and masks what it pads.
+Short rows are not padded: a collator pads them and masks the padding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files
 from dagster_divorder.write.exports.rows import Rows
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 GROUP_BYTES = 4 << 20
-"""Of ids in a row group, which a reader of one row decodes whole."""
-# Without nulls, for which a reader would look at every id.
+"""Bytes of ids in a row group; a reader of one row decodes its whole group."""
+# Without nulls, or a reader would look for them at every id.
 _IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids", "seq_lengths")])
 
@@ -34,7 +34,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
 
 
-def _write_file(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -> None:
+def _write_file(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
     # `SCHEMA.empty_table()` imports pandas.
     tables, rest, count = _tables(file_rows, blocks), pa.Table.from_batches([], SCHEMA), len(file_rows)
     group = group_rows(file_rows.length)
@@ -47,12 +47,11 @@ def _write_file(file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes]) -
             rest, count = rest[wanted:], count - wanted
 
 
-def _tables(file_rows: FileRows, blocks: Iterator[Block]) -> Iterator[pa.Table]:
+def _tables(file_rows: FileRows, blocks: Iterator[IdBlock]) -> Iterator[pa.Table]:
     for block in blocks:
         end = block.first + len(block.tokens)
-        some = slice(file_rows.indptr[block.first], file_rows.indptr[end])
-        counts = np.diff(file_rows.indptr[block.first : end + 1])
-        yield table(block.ids, block.tokens, file_rows.run_tokens[some], counts)
+        indptr = file_rows.indptr[block.first : end + 1]
+        yield table(block.ids, block.tokens, file_rows.run_tokens[indptr[0] : indptr[-1]], np.diff(indptr))
 
 
 def group_rows(length: int) -> int:
@@ -61,18 +60,18 @@ def group_rows(length: int) -> int:
 
 
 def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
-    """Writes tables to a file."""
+    """A writer of tables to a file; close it."""
     import pyarrow.parquet as pq
 
-    # Ids have too many values for a dictionary, and compress little for the time that it takes.
+    # Ids have too many values for a dictionary, and compressing them gains little for its time.
     return pq.ParquetWriter(
         pa.PythonFile(file, "w"), schema, use_dictionary=False, compression="none", write_statistics=False
     )
 
 
 def table(ids: np.ndarray, tokens: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> pa.Table:
-    """Rows of SCHEMA, over the arrays' own memory where they are int32. ids (T,) without padding, tokens (n,) of each
-    row; lengths (Q,) of each document, counts (n,) of those of each row."""
+    """Rows of SCHEMA; int32 arrays are not copied. ids: (T,) without padding. tokens: (n,) of each row. lengths: (Q,)
+    of each document. counts: (n,) documents of each row."""
     return pa.table([_lists(tokens, ids), _lists(counts, lengths)], SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""Files of raw numbers, little-endian, and the small ones beside them by which a reader opens all in constant time.
+"""Files of raw numbers, little-endian, and small files beside them from which a reader opens all in constant time.
 
 Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 """
@@ -11,15 +11,15 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
 
 def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
-    """Files of ids of a dtype, L a row: the first row of each and its end, by its name.
+    """The rows (first, end) of each file of ids of a dtype, L a row, by its name.
 
-    Names are of one length and sort as text in the order of the rows.
+    Names have one length and sort as text in the order of the rows.
     """
     shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
     width = max(5, len(str(len(shards))))
@@ -30,16 +30,16 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
 
 
 def write_rows(
-    file_rows: FileRows, blocks: Iterator[Block], file: IO[bytes], *, dtype: np.dtype, padding: int
+    file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype, padding: int
 ) -> None:
-    """The ids, L a row; padding: the id that fills up shorter rows."""
+    """Write the ids, L a row. padding: the id that fills up shorter rows."""
     for block in blocks:
         file.write(block.padded(file_rows.length, padding, dtype).data)
 
 
 def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
-    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin; of several epochs also
-    `train.TAG.epochs.npy`, int64 (E, R), the rows that each reads."""
+    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin; for several epochs also
+    `train.TAG.epochs.npy`, int64 (E, R), the rows of each."""
     stage_array(folder, options, "doc_rows", rows.indptr)
     if len(rows.epochs) > 1:
         stage_array(folder, options, "epochs", rows.epochs)

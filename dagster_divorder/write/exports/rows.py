@@ -1,7 +1,7 @@
-"""Rows of an export: packed sequences in the order of a file, their token ids taken from the stored documents.
+"""Rows of an export: packed sequences in the order of a file, with token ids of the stored documents.
 
 Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
-Up to MAPPED_BYTES of ids are copied from the store's files, mapped into memory; more pass through files
+Up to MAPPED_BYTES of ids are copied from the store's files, mapped into memory; more ids pass through temporary files
 (write/permute.py). Memory: the ids, or a bucket of them; a block; some 60 bytes a run.
 """
 
@@ -30,26 +30,32 @@ from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows, Write, block_rows, mapped_ids, stretches
+from dagster_divorder.write.exports.file_rows import (
+    FileRows,
+    IdBlock,
+    WriteRows,
+    block_rows,
+    mapped_ids,
+    stretches,
+)
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
 MAPPED_BYTES = 2 << 30
-"""Of stored ids that are mapped at once."""
+"""The most bytes of stored ids that are mapped at once."""
 WORKERS_FROM_BYTES = 4 << 30
-"""Ids from which on workers write them."""
+"""From this many bytes of ids on workers write them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
-    """Stored token ids of what is trained on.
+    """Stored token ids of the training stream.
 
     files: of token_counts. view: of the M items of the stream. records: the position of each item's record among the
-    accepted ones, int64 (M,) rising, the same one for every time that a record is read; None where the items are the
-    records. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad` tokens that the
-    tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer than what the
-    document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people know the
-    records at some positions among the accepted ones, int64 (n,), by. scratch: folder for temporary files. engine:
-    opens it.
+    accepted ones, int64 (M,) rising, equal where a record is read again; None where the items are the records. dtype:
+    of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad` tokens that the tokenizer has.
+    end_of_text: the id after a document's last token, where a run is longer than the rest of the document. padding: the
+    id that fills up rows. directory: of the tokenizer. names: gives the ids that users know records by, for positions
+    among the accepted ones, int64 (n,). scratch: folder for temporary files. engine: opens the engine.
     """
 
     files: StageFiles
@@ -67,12 +73,12 @@ class Tokens:
     progress: Progress = field(default_factory=Silent)
 
     def record(self, items: np.ndarray) -> np.ndarray:
-        """The position among the accepted records of each of some items, int64 (n,)."""
+        """The position of each item's record among the accepted ones, int64 (n,)."""
         return items if self.records is None else self.records[items]
 
     @cached_property
     def repeats(self) -> np.ndarray | None:
-        """Which time each item's record is read, from 0, int64 (M,); None where none is read twice."""
+        """How often each item's record was read before it, int64 (M,); None where none is read twice."""
         if self.records is None or (np.diff(self.records) > 0).all():
             return None
         return np.arange(len(self.records)) - np.searchsorted(self.records, self.records)
@@ -84,12 +90,12 @@ class Tokens:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Where each document row begins among all ids laid end to end, int64 (document rows + 1,)."""
+        """The first id of each document row among all ids laid end to end, and the end, int64 (document rows + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
     def ids(self) -> list[Callable[[], np.ndarray]]:
-        """What maps the ids of the documents of each fragment from its file."""
+        """Functions that map the ids of each fragment's documents from its file."""
         files, counts = self.files.listed(), np.diff(self.begins[offsets(self.view.documents)]).tolist()
         return [
             partial(mapped_ids, files, fragment, count, self.dtype)
@@ -98,7 +104,7 @@ class Tokens:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """Where in memory each document row's ids are, once all files are mapped, int64 (document rows,)."""
+        """The address in memory of each document row's ids, int64 (document rows,). Maps all files."""
         rows = [fragment.rows for fragment in self.view.documents]
         first = self.begins[offsets(self.view.documents)[:-1]]
         base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
@@ -106,19 +112,21 @@ class Tokens:
 
     @cached_property
     def mapped(self) -> list[np.ndarray]:
-        """The ids of the documents of each fragment, mapped from its file."""
+        """The ids of each fragment's documents, mapped from its file."""
         return [ids() for ids in self.ids]
 
 
-_File: TypeAlias = tuple[tuple[int, int], Write]
+_File: TypeAlias = tuple[tuple[int, int], WriteRows]
 """A file's rows (first, end) and what writes it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Sequences of a plan in the order of a file. sequence: int64 (R,), which one each row holds; one may be in several
-    rows (epochs that are stored as copies). epochs: int64 (E, R), the rows that each epoch reads, in its order; of a
-    format that has no index one epoch, of all rows."""
+    """Sequences of a plan in the order of a file.
+
+    sequence: the sequence of each row, int64 (R,); epochs that are stored as copies repeat sequences. epochs: the rows
+    that each epoch reads, in its order, int64 (E, R); a format without an index has one epoch, of all rows.
+    """
 
     plan: PackedSequences
     sequence: np.ndarray
@@ -136,7 +144,7 @@ class Rows:
 
     @property
     def runs(self) -> np.ndarray:
-        """The run of the plan that each run of a row is, int64 (Q,)."""
+        """The plan's number of each run, int64 (Q,)."""
         return self._entries[0]
 
     @cached_property
@@ -150,12 +158,12 @@ class Rows:
 
     @cached_property
     def document(self) -> np.ndarray:
-        """The item of the stream that each run is of, int64 (Q,)."""
+        """The item of the stream of each run, int64 (Q,)."""
         return self.plan.document[self.runs]
 
     @cached_property
     def start(self) -> np.ndarray:
-        """The first token of its document that each run holds, int64 (Q,)."""
+        """The first token of each run in its document, int64 (Q,)."""
         return self.plan.start[self.runs]
 
     @cached_property
@@ -174,24 +182,29 @@ class Rows:
         return bool((self.tokens < self.length).any())
 
     def shards(self, row_bytes: int, shard_bytes: int) -> list[tuple[int, int]]:
-        """(first row, end) of files of about `shard_bytes`, one at least, of rows of so many bytes; a row at least."""
+        """(first row, end) of files of about `shard_bytes`, of rows of `row_bytes`; one file or more, each of a row or
+        more where there are rows."""
         step = max(1, shard_bytes // row_bytes)
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
     @cached_property
     def text_tokens(self) -> np.ndarray:
-        """Tokens of each run, all but an appended end-of-text token, int64 (Q,)."""
-        left = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
-        if min(left.min(initial=0), self.start.min(initial=0)) < 0:
+        """Tokens of each run without an appended end-of-text token, int64 (Q,).
+
+        Raises:
+            StoreError: a run begins outside its document.
+        """
+        remaining = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
+        if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
                 "the plan of packed_sequences names tokens that documents have not; make it again"
             )
-        return np.minimum(self.run_tokens, left)
+        return np.minimum(self.run_tokens, remaining)
 
     def stage(
         self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File] | None = None
     ) -> None:
-        """Stage files, which follow each other, and others `beside` them, whose writers take no blocks.
+        """Stage consecutive files, and files `beside` them, whose writers read no blocks.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
@@ -221,18 +234,18 @@ class Rows:
         )
 
     def gather(self) -> np.ndarray:
-        """The ids of all rows in memory, (R, L); short rows are filled up."""
+        """The ids of all rows, (R, L), in memory; short rows are filled up."""
         stored, blocks = self.stored, self._mapped_blocks(0, len(self), lambda rows: None)
         return np.concatenate([block.padded(self.length, stored.padding, stored.dtype) for block in blocks])
 
     @cached_property
     def _source(self) -> np.ndarray:
-        """Where in memory each run begins, int64 (Q,)."""
+        """The address in memory of each run, int64 (Q,)."""
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
-    def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[Block, None, None]:
-        """Rows [first, end) in blocks, copied from where they are mapped."""
+    def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[IdBlock, None, None]:
+        """Rows [first, end) in blocks, copied from the mapped files."""
         from dagster_divorder.core.kernels.token_runs import copy_runs
 
         step = block_rows(self.length, self.stored.dtype)
@@ -247,7 +260,7 @@ class Rows:
                 self.stored.end_of_text,
                 ids,
             )
-            yield Block(begin - first, ids, self.tokens[begin:until])
+            yield IdBlock(begin - first, ids, self.tokens[begin:until])
             advance(until - begin)
 
     def _of_file(self, first: int, end: int) -> FileRows:
@@ -265,20 +278,20 @@ class Rows:
         )
 
     def _permutation(self, spans: Sequence[tuple[int, int]]) -> tuple[Permutation, np.ndarray]:
-        """The stretches of stored ids that make up the rows, and which of them each row begins with, int64 (R + 1,).
+        """The stretches of stored ids in the order of the rows, and the first stretch of each row, int64 (R + 1,).
 
-        A stretch lies between two neighbouring *edges*, the places among all stored ids where a run or a fragment
-        begins or ends. A run is one stretch, or several where another time of its document is cut elsewhere. The last
-        stretch of all is the end-of-text token.
+        A stretch lies between two neighbouring *edges*, the positions among all stored ids where a run or a fragment
+        begins or ends. A run is one stretch, or several where its document is read twice and cut differently. The last
+        stretch is the end-of-text token.
         """
         stored, view = self.stored, self.stored.view
         first = stored.begins[view.document_row[self.document]] + self.start
         end, fragments = first + self.text_tokens, stored.begins[offsets(view.documents)]
         edges = distinct_values(np.concatenate([first, end, fragments]))
-        # Searching for places as they rise takes a third of the time.
-        by_place = np.argsort(first)
+        # Searching for rising positions takes a third of the time.
+        rising = np.argsort(first)
         low = np.empty(len(first), np.int64)
-        low[by_place] = np.searchsorted(edges, first[by_place])
+        low[rising] = np.searchsorted(edges, first[rising])
         high = low + (first < end)
         cut = edges[high] < end
         high[cut] = np.searchsorted(edges, end[cut])
@@ -305,5 +318,5 @@ class Rows:
         return permutation, at
 
 
-def _write(write: Write, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+def _write(write: WriteRows, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
     write(file_rows, file_rows.blocks(parts), file)

@@ -1,9 +1,9 @@
-"""Files of samples behind a table of where each begins, as MDS and litdata have them (little-endian):
+"""Files of samples behind a table of their offsets, as MDS and litdata have them (little-endian):
 
     u32 n, u32 offset[n + 1] from the start of the file, a head, the samples.
 
-All samples of an export are equally large, so that a file is its table and a structured array, without a loop over
-samples. No file reaches 4 GiB, where offsets end: `exports.shard_bytes` does not.
+All samples of an export have one size, so a file is its table and a structured array, without a loop over samples.
+Offsets end at 4 GiB; `exports.shard_bytes` is smaller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
@@ -31,11 +31,10 @@ def stage_samples(
     head: bytes = b"",
     lead: bytes = b"",
 ) -> list[tuple[int, int]]:
-    """Stage the files of rows; samples and bytes of each.
+    """Stage the files of rows; returns the samples and bytes of each.
 
-    name: of a file, by its number. columns: what a sample holds, L values each: MASK is 1 where there is a token and 0
-    where there is padding, any other the ids. head: what precedes the samples of a file; lead: what precedes the
-    columns of a sample.
+    name: of a file, by its number. columns: of a sample, L values each: MASK is 1 for a token and 0 for padding, any
+    other holds the ids. head: bytes before the samples of a file. lead: bytes before the columns of a sample.
     """
     sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
     itemsize = len(lead) + sample.itemsize
@@ -48,7 +47,7 @@ def stage_samples(
 
 def _write(
     file_rows: FileRows,
-    blocks: Iterator[Block],
+    blocks: Iterator[IdBlock],
     file: IO[bytes],
     *,
     sample: np.dtype,

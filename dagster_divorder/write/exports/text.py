@@ -1,12 +1,12 @@
-"""text: the order for trainers that tokenise themselves: JSON lines (of Parquet input Parquet rows) of `id`, `record`,
-`part`, `parts` and `text`, in the order in which the packed sequences hold them.
+"""text: the order for trainers that tokenise themselves: JSON lines (Parquet rows of Parquet input) of `id`, `record`,
+`part`, `parts` and `text`, in the order of the packed sequences.
 
-`record` is the position among the accepted records, by which copies of one id are told apart. Where a record is trained
-on more than once (`mixing.weights`) all lines also have `repeat`, which of its times it is, from 0.
+`record` is the position among the accepted records; it tells records of equal ids apart. Where a record is trained on
+more than once (`mixing.weights`) all lines also have `repeat`, how often the record came before, from 0.
 
-A document that lies in several runs comes in as many parts, numbered from 0 in the document's own order; laid end to
-end they are its text. A part ends where a token does, and no character is cut. Documents without a token are in none.
-Known weakness: a tokenizer may make other tokens of a part's first characters than it made of the whole.
+A document in several runs has as many parts, numbered from 0 in the document's order; end to end they are its text. A
+part ends at the end of a token and cuts no character. Documents without a token have no part.
+Known weakness: a tokenizer may split a part's first characters into other tokens than those of the whole document.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dagster_divorder.write.permute import Permutation, Shard, passes_files, per
 from dagster_divorder.write.records import LINE_FEED, WriteRecords
 
 TOKEN_BYTES = 4
-"""Of text a token, about: files and memory are portioned by it."""
+"""About the bytes of a token's text, by which files and memory are sized."""
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -46,12 +46,12 @@ REPEAT = pa.field("repeat", pa.int32())
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     with_text = np.flatnonzero(rows.text_tokens)
-    held = list(rows.stored.view.by_fragment(rows.document[with_text]))
-    start = np.concatenate([[0], np.cumsum([len(places) for _, places, _ in held])]).astype(np.int64)
-    # Of each part, in the order of training, where it lies among those of all fragments laid end to end.
-    place = np.empty(len(with_text), np.int64)
-    for (_, places, _), first in zip(held, start.tolist(), strict=False):
-        place[places] = first + np.arange(len(places))
+    fragments = list(rows.stored.view.by_fragment(rows.document[with_text]))
+    start = np.concatenate([[0], np.cumsum([len(parts) for _, parts, _ in fragments])]).astype(np.int64)
+    # Parts in the order of training -> parts of all fragments laid end to end.
+    stored_row = np.empty(len(with_text), np.int64)
+    for (_, parts, _), first in zip(fragments, start.tolist(), strict=False):
+        stored_row[parts] = first + np.arange(len(parts))
     sizes = TOKEN_BYTES * rows.text_tokens[with_text]
     limits = shard_limits(sizes, options.shard_bytes)
     kind = rows.stored.view.kind
@@ -60,9 +60,9 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
     spans = pairwise([0, *limits])
     permutation = Permutation(
-        contents=list(_contents(rows, held, with_text, schema)),
+        contents=list(_contents(rows, fragments, with_text, schema)),
         start=start,
-        rows=place,
+        rows=stored_row,
         sizes=sizes,
         terminator=b"" if kind == "parquet" else LINE_FEED,
         through_files=passes_files(sizes),
@@ -72,7 +72,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
         folder,
         engine=rows.stored.engine,
-        # Their tokens are found again, which takes longer than a worker takes to start.
+        # Texts are tokenised again, which takes longer than the start of a worker.
         workers_from=0,
         scratch=rows.stored.scratch,
         progress=rows.stored.progress,
@@ -83,9 +83,11 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Makes the parts of documents of a fragment, as JSON lines or, of Parquet input, as rows of a schema; all that it
-    takes. Of each part, (n,): the row of its document in the fragment, its first token and the end, whether that is all
-    of the document, and the columns before its text."""
+    """Makes the parts of documents of a fragment, as JSON lines or (`as_rows`) as rows of the schema; picklable.
+
+    Of each part, (n,): `inside`, the row of its document in the fragment; its tokens [begin, end); whether it is the
+    `whole` document; the columns before its text.
+    """
 
     store: Store
     file: str
@@ -123,12 +125,12 @@ class _Parts:
                 yield text[_character(first, starts, ends, text) : _character(last, starts, ends, text)]
 
 
-def _contents(rows: Rows, held: list[Any], with_text: np.ndarray, schema: pa.Schema) -> Iterator[_Parts]:
-    """What makes the parts of the documents of each fragment."""
+def _contents(rows: Rows, fragments: list[Any], with_text: np.ndarray, schema: pa.Schema) -> Iterator[_Parts]:
+    """Makers of the parts of the documents of each fragment."""
     (part, parts), stored = _numbers(rows), rows.stored
-    for fragment, places, inside in held:
-        runs = with_text[places]
-        items, of = rows.document[runs], rows.runs[runs]
+    for fragment, of_fragment, inside in fragments:
+        runs = with_text[of_fragment]
+        items, of_plan = rows.document[runs], rows.runs[runs]
         records = stored.record(items)
         repeats = () if stored.repeats is None else (stored.repeats[items],)
         begin, end = rows.start[runs], rows.start[runs] + rows.text_tokens[runs]
@@ -146,14 +148,15 @@ def _contents(rows: Rows, held: list[Any], with_text: np.ndarray, schema: pa.Sch
                 pa.array(stored.names(records), pa.large_string()),
                 records,
                 *repeats,
-                part[of],
-                parts[of],
+                part[of_plan],
+                parts[of_plan],
             ),
         )
 
 
 def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Of each run of the plan that has text, which part of its document it is, and of how many; int64 (runs,)."""
+    """For each run of the plan: its part number in its document, and the document's number of parts; int64 (runs,)
+    both, 0 for runs without text."""
     plan = rows.plan
     tokens = rows.stored.lengths[rows.stored.view.document_row[plan.document]]
     with_text = np.flatnonzero(plan.start < tokens)
@@ -168,8 +171,8 @@ def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> int:
-    """Where a text is cut before a token: what lies between two tokens goes with the first, and a character that both
-    have a part of, too."""
+    """The position at which a text is cut before a token. Characters between two tokens, and a character that both
+    share, go with the first."""
     if token == 0:
         return 0
     return len(text) if token == len(starts) else int(max(starts[token], ends[:token].max()))

@@ -22,7 +22,7 @@ import numpy as np
 def replay(read: Callable[..., Iterable[Any]]) -> None:
     """Read the cases, and write what `read(rank=..., **case)` gives for each rank: the rows (n, length) of each pass
     over the export, as its loader gives them. What does not fill a global batch at a pass's end is left out."""
-    found = []
+    cases = []
     for case in json.load(sys.stdin):
         share = case["batch"] // case["world_size"]
         passes = zip(*(read(rank=rank, **case) for rank in range(case["world_size"])), strict=True)
@@ -30,5 +30,5 @@ def replay(read: Callable[..., Iterable[Any]]) -> None:
         for ranks in passes:
             steps = min(map(len, ranks)) // share
             batches.append([rank[: steps * share].reshape(steps, share, -1) for rank in ranks])
-        found.append(np.concatenate([np.concatenate(ranks, axis=1) for ranks in batches]).astype(np.int64))
-    np.savez(sys.argv[1], *found)
+        cases.append(np.concatenate([np.concatenate(ranks, axis=1) for ranks in batches]).astype(np.int64))
+    np.savez(sys.argv[1], *cases)

@@ -19,7 +19,7 @@ def read(*, lines: str, rank: int, world_size: int, batch: int, epochs: int) -> 
     # The data set takes its rank from the process that makes it; here one process stands for all ranks.
     given["dataset"].distributed_env = _DistributedEnv(world_size=world_size, global_rank=rank, num_nodes=1)
     for _ in range(epochs):
-        yield np.concatenate([found["input_ids"] for found in given["loader"]])
+        yield np.concatenate([batch["input_ids"] for batch in given["loader"]])
 
 
 if __name__ == "__main__":

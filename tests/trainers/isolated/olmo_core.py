@@ -52,7 +52,7 @@ def read(
         )
         for epoch in range(1, epochs + 1):
             loader.reshuffle(epoch=epoch)
-            yield np.concatenate([found["input_ids"] for found in loader])
+            yield np.concatenate([batch["input_ids"] for batch in loader])
             loader.reset()
 
 

@@ -44,9 +44,9 @@ def read(*, lines: str, rank: int, world_size: int, batch: int) -> Iterator[np.n
         seq_len=training.seq_len,
         local_batch_size=training.local_batch_size,
     )
-    found = islice(loader, training.steps * batch // world_size // training.local_batch_size)
+    batches = islice(loader, training.steps * batch // world_size // training.local_batch_size)
     # A sample is shifted by one: of L ids come L - 1 inputs and as many labels.
-    yield np.concatenate([np.c_[inputs["input"], labels[:, -1]] for inputs, labels in found])
+    yield np.concatenate([np.c_[inputs["input"], labels[:, -1]] for inputs, labels in batches])
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def megatron(folder: Path, rows: Rows) -> Read:
 
 def _epochs(folder: Path, rows: int) -> list[int]:
     path = folder / f"train.{TAG}.epochs.npy"
-    found: list[int] = (np.load(path) if path.exists() else np.arange(rows)).reshape(-1).tolist()
-    return found
+    order: list[int] = (np.load(path) if path.exists() else np.arange(rows)).reshape(-1).tolist()
+    return order
 
 
 def olmo(folder: Path, rows: Rows) -> Read:
@@ -68,7 +68,7 @@ def olmo(folder: Path, rows: Rows) -> Read:
         np.load(folder / f"train.{TAG}.doc_rows.npy"),
         np.load(folder / f"train.{TAG}.doc_lengths.npy"),
     )
-    found: Read = []
+    read: Read = []
     for path in sorted(folder.glob("train-*.npy")):
         ids = np.fromfile(path, dtype)
         kept = np.ones(len(ids), bool)
@@ -79,7 +79,7 @@ def olmo(folder: Path, rows: Rows) -> Read:
         documents = [[int(number) if number else -1 for number in line.split(",")] for line in lines]
         at = 0
         for row in ids.reshape(-1, rows.length):
-            first, end = begins[len(found)], begins[len(found) + 1]
+            first, end = begins[len(read)], begins[len(read) + 1]
             runs = _cut(row[kept[at : at + rows.length]], lengths[first:end])
             for (begin, until, record, _, start), run, which in zip(
                 documents[: len(runs)], runs, range(first, end), strict=True
@@ -87,29 +87,29 @@ def olmo(folder: Path, rows: Rows) -> Read:
                 assert ids[begin:until].tolist() == run and at <= begin < until <= at + rows.length
                 assert (record, start) == (rows.document[which], rows.start[which])
             del documents[: len(runs)]
-            found.append(runs)
+            read.append(runs)
             at += rows.length
         assert not documents
     order = []
     for epoch in range(1, len(rows.epochs) + 1):
-        name = f"global_indices_dataset_size{len(found)}_epoch{epoch}_seed0_v1.npy"
+        name = f"global_indices_dataset_size{len(read)}_epoch{epoch}_seed0_v1.npy"
         order += np.fromfile(folder / name, "<u4").tolist()
-    assert order == _epochs(folder, len(found))
-    return [found[row] for row in order]
+    assert order == _epochs(folder, len(read))
+    return [read[row] for row in order]
 
 
 def ds(folder: Path, rows: Rows) -> Read:
-    found: Read = []
+    read: Read = []
     for path in sorted(folder.glob("train-*.ds")):
         ids = np.fromfile(path, "<u2" if rows.stored.vocabulary <= 1 << 16 else "<u4")
         ends = np.fromfile(f"{path}.index", "<u8").astype(int)
         for first in range(0, len(ids), rows.length):
-            some = ends[(first < ends) & (ends <= first + rows.length)]
-            runs = _cut(ids[first : first + rows.length], np.diff(some, prepend=first))
-            missing = rows.length - int(rows.tokens[len(found)])
+            row_ends = ends[(first < ends) & (ends <= first + rows.length)]
+            runs = _cut(ids[first : first + rows.length], np.diff(row_ends, prepend=first))
+            missing = rows.length - int(rows.tokens[len(read)])
             assert runs[-1][len(runs[-1]) - missing :] == [rows.stored.special["eos"]] * missing
-            found.append([*runs[:-1], runs[-1][: len(runs[-1]) - missing]])
-    return found
+            read.append([*runs[:-1], runs[-1][: len(runs[-1]) - missing]])
+    return read
 
 
 def _samples(data: bytes) -> tuple[bytes, list[bytes]]:
@@ -129,7 +129,7 @@ def _unpadded(rows: Rows, ids: np.ndarray, mask: np.ndarray | None) -> list[list
 
 
 def mds(folder: Path, rows: Rows) -> Read:
-    found: Read = []
+    read: Read = []
     for shard in json.loads((folder / "index.json").read_bytes())["shards"]:
         data = (folder / shard["raw_data"]["basename"]).read_bytes()
         head, samples = _samples(data)
@@ -144,12 +144,12 @@ def mds(folder: Path, rows: Rows) -> Read:
         assert shard["column_sizes"] == [np.dtype(dtype).itemsize for _, dtype in columns]
         for sample in samples:
             (row,) = np.frombuffer(sample, columns)
-            found.append(_unpadded(rows, row["tokens"], row["attention_mask"] if rows.padded else None))
-    return found
+            read.append(_unpadded(rows, row["tokens"], row["attention_mask"] if rows.padded else None))
+    return read
 
 
 def litdata(folder: Path, rows: Rows) -> Read:
-    index, found = json.loads((folder / "index.json").read_bytes()), Read()
+    index, read = json.loads((folder / "index.json").read_bytes()), Read()
     types = {"no_header_tensor:11": "u1", "no_header_tensor:16": "<i4", "no_header_tensor:20": "<u2"}
     names = json.loads(json.loads(index["config"]["data_spec"])[1]["context"])
     for chunk in index["chunks"]:
@@ -163,8 +163,8 @@ def litdata(folder: Path, rows: Rows) -> Read:
                 leaves[name] = np.frombuffer(sample[at : at + size], types[code])
                 at += size
             assert at == len(sample) and {len(leaf) for leaf in leaves.values()} == {rows.length}
-            found.append(_unpadded(rows, leaves["input_ids"], leaves.get("attention_mask")))
-    return found
+            read.append(_unpadded(rows, leaves["input_ids"], leaves.get("attention_mask")))
+    return read
 
 
 UNMARKED = ("mds", "litdata")

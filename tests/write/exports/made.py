@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.store.view import Fragment, View
-from dagster_divorder.write.exports.file_rows import Block
+from dagster_divorder.write.exports.file_rows import IdBlock
 from dagster_divorder.write.exports.rows import Rows, Tokens
 
 TAG = "0a1b2c3d"
@@ -99,11 +99,11 @@ def rows_of(
     dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
     documents = [random.integers(0, vocabulary, n).astype(dtype) for n in lengths]
     cuts = np.linspace(0, len(documents), fragments + 1).astype(int)
-    held = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
+    parts = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
     row = np.arange(len(documents)) if records is None else np.array(records, np.int64)
     tokens = Tokens(
         files=Stored(documents),  # type: ignore[arg-type]
-        view=View("jsonl", (), tuple(fragment for fragment in held if fragment.rows), row, row),
+        view=View("jsonl", (), tuple(fragment for fragment in parts if fragment.rows), row, row),
         records=None,
         dtype=dtype,
         special={"eos": 1, "pad": vocabulary - 1},
@@ -125,25 +125,25 @@ def rows_of(
     return Rows(plan, order.reshape(-1), np.arange(order.size)[None], tokens)
 
 
-def blocks_of(rows: Rows) -> list[Block]:
+def blocks_of(rows: Rows) -> list[IdBlock]:
     """All rows, as a format is given them."""
-    found: list[Block] = []
+    read: list[IdBlock] = []
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
-    rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: found.extend(blocks))})  # type: ignore[arg-type]
-    return found
+    rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: read.extend(blocks))})  # type: ignore[arg-type]
+    return read
 
 
 def runs_of(rows: Rows) -> list[Runs]:
     """The runs of every row, found one by one."""
-    stored, plan, found = rows.stored, rows.plan, []
+    stored, plan, row_runs = rows.stored, rows.plan, []
     for sequence in rows.sequence.tolist():
         runs: Runs = []
         for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
             record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
             document = stored.files.documents[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
-        found.append(runs)
-    return found
+        row_runs.append(runs)
+    return row_runs
 
 
 @st.composite

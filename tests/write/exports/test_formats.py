@@ -22,7 +22,7 @@ from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import file_rows as file_rows_module
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.file_rows import Block, FileRows
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
@@ -42,14 +42,14 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(Path(path))
         about = FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
-        found = READERS[name](folder.path, rows)
+        read = READERS[name](folder.path, rows)
         again = Folder(Path(path), by_workers=True)
         FORMATS[name].write(rows, again, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         assert {file.name for file in again.path.iterdir()} == again.entries.keys()
     whole = [[ids for _, _, ids in runs] for runs in runs_of(rows)]
     if name in UNMARKED:
         whole = [[[token for ids in runs for token in ids]] for runs in whole]
-    assert found == [whole[row] for row in rows.epochs.reshape(-1)]
+    assert read == [whole[row] for row in rows.epochs.reshape(-1)]
     assert sum(about["rows_of_files"]) == len(rows)
     # In the order in which they are staged, which is that of the manifest.
     assert list(again.entries.items()) == list(folder.entries.items())
@@ -89,7 +89,7 @@ def test_corpora_at_the_edge_read_back(name: str, corpus: dict[str, Any]) -> Non
 @pytest.mark.parametrize("name", TOKENS)
 def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) -> None:
     with tempfile.TemporaryDirectory() as path:
-        of = {
+        dtypes = {
             vocabulary: FORMATS[name].write(
                 made(name, lengths=[9], vocabulary=vocabulary),
                 Folder(Path(path)),  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) ->
         }
     wide = {"megatron": "int32", "litdata": "int32"}.get(name, "uint32")
     expected = ["int32", "int32"] if name == "parquet" else ["uint16", wide]
-    assert list(of.values()) == expected
+    assert list(dtypes.values()) == expected
 
 
 def test_ds_refuses_what_it_cannot_mark() -> None:
@@ -131,7 +131,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = replace(rows, stored=stored)
     count = 0
 
-    def read(file_rows: FileRows, blocks: Iterator[Block], file: object) -> None:
+    def read(file_rows: FileRows, blocks: Iterator[IdBlock], file: object) -> None:
         nonlocal count
         for block in blocks:
             assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16

@@ -48,8 +48,10 @@ def documents(path: Path) -> list[list[list[int]]]:
     block = export.block(range(len(export)))
     lengths, counts = block.documents
     rows = []
-    for ids, some in zip(block.ids, np.split(lengths, np.cumsum(counts)[:-1]), strict=True):
-        rows.append([part.tolist() for part in np.split(ids[: some.sum()], np.cumsum(some)[:-1])])
+    for ids, row_lengths in zip(block.ids, np.split(lengths, np.cumsum(counts)[:-1]), strict=True):
+        rows.append(
+            [part.tolist() for part in np.split(ids[: row_lengths.sum()], np.cumsum(row_lengths)[:-1])]
+        )
     return rows
 
 
@@ -69,12 +71,12 @@ def test_files_come_in_the_order_of_the_strategy(
     corpora: list[tuple[dict[str, Any], str]], length: int, side: int, seed: int
 ) -> None:
     with ExitStack() as opened:
-        made = [
+        sources = [
             opened.enter_context(exported(name, corpus | {"epochs": 1, "length": length, "vocabulary": 1000}))
             for corpus, name in corpora
         ]
-        exports = [path for path, stream in made if stream]
-        rows = [row for _, stream in made for row in stream]
+        exports = [path for path, stream in sources if stream]
+        rows = [row for _, stream in sources for row in stream]
         if not rows:
             return
         out = Path(opened.enter_context(TemporaryDirectory())) / "out"
@@ -140,9 +142,9 @@ def test_after_kills_at_any_moment_the_same_bytes(export: Path, tmp_path: Path) 
         text=True,
         check=True,
     )
-    ends, *there = zip(*(line.partition(" ")[::2] for line in ran.stdout.splitlines()), strict=True)
+    ends, *names_after = zip(*(line.partition(" ")[::2] for line in ran.stdout.splitlines()), strict=True)
     assert set(ends[:-1]) == {str(signal.SIGKILL.value)} and len(ends) > 8
-    grown = [set(names.split()) for names in there[0]]
+    grown = [set(names.split()) for names in names_after[0]]
     # What was there stays, until all rows are there and the columns go.
     whole_rows = {name for name in whole if name.startswith("train")}
     assert all(before <= after or whole_rows <= before for before, after in pairwise(grown))
@@ -168,10 +170,10 @@ def test_no_more_than_a_column_or_row_is_in_memory(tmp_path: Path, monkeypatch: 
     size, columns = 4 * length * rows, 8
     grid_shuffle(path, tmp_path / "first", memory=size)  # imports what it needs
     tracemalloc.start()
-    made = grid_shuffle(path, tmp_path / "out", memory=size // columns)
+    manifest_of_columns = grid_shuffle(path, tmp_path / "out", memory=size // columns)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert made["grid_shuffle"]["shards"] == columns**2
+    assert manifest_of_columns["grid_shuffle"]["shards"] == columns**2
     assert size // columns < peak < size // 4
 
 
@@ -206,11 +208,11 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
 def test_two_processes_do_not_share_a_folder(export: Path, tmp_path: Path) -> None:
     import fcntl
 
-    held = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     with pytest.raises(StoreBusyError, match="another process writes into"):
         grid_shuffle(export, tmp_path)
-    os.close(held)
+    os.close(descriptor)
 
 
 def test_what_cannot_be_shuffled_is_refused(export: Path, tmp_path: Path) -> None:

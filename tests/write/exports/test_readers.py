@@ -80,8 +80,8 @@ def write_cache(path: Path) -> Callable[[Any, int], None]:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Callable[[Any, int], None] = module.write_cache
-    return found
+    function: Callable[[Any, int], None] = module.write_cache
+    return function
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

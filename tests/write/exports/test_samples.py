@@ -27,7 +27,7 @@ def test_litdata_is_fetched_anew_when_its_rows_change(tmp_path: Path) -> None:
         FORMATS["litdata"].write(
             rows_of([40], index=False, seed=seed), Folder(tmp_path), Options(tag=TAG, shard_bytes=200)
         )  # type: ignore[arg-type]
-        found: str = json.loads((tmp_path / "index.json").read_bytes())["updated_at"]
-        return found
+        value: str = json.loads((tmp_path / "index.json").read_bytes())["updated_at"]
+        return value
 
     assert updated_at(1) == updated_at(1) != updated_at(2)
