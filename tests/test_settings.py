@@ -127,6 +127,7 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
             ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
+        ({"DIVORDER_HELDOUT__DOCUMENTS": "0.7"}, ["heldout.documents = 0.7", "less than or equal to 0.5"]),
         ({"DIVORDER_CLUSTERS__METHOD": "l2"}, ["clusters.method", "'cosine', 'euclidean' or 'minibatch'"]),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},

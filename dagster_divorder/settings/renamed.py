@@ -1,4 +1,4 @@
-"""Settings of earlier versions: what each is called now, or what takes its place."""
+"""Settings of earlier versions, and their replacements."""
 
 from __future__ import annotations
 
@@ -57,22 +57,21 @@ RENAMED: dict[str, str] = {
     "ari_comparison.refresh": FIFTH,
     "k_calibration.refresh": FIFTH,
 }
-"""Old key -> the key that takes its place, or a remark in brackets where none does."""
+"""Old key -> new key, or a remark in brackets if there is none."""
 
 
 def refuse_renamed(given: Mapping[str, Any]) -> None:
     """
     Raises:
-        ValueError: one of these settings has a name of an earlier version; the message names them all, and the new
-            ones.
+        ValueError: a setting has a name of an earlier version; the message names all of them and their replacements.
     """
     old = [f"{section}.{key}" for section, keys in given.items() if isinstance(keys, Mapping) for key in keys]
-    if problems := [problem for key in old if (problem := renamed(key))]:
+    if problems := list(filter(None, map(renamed, old))):
         raise ValueError("; ".join(problems))
 
 
 def renamed(key: str) -> str:
-    """What to say of a key of an earlier version; "" of another."""
+    """The message for a key of an earlier version; "" for any other key."""
     new = RENAMED.get(key)
     if new is None:
         return ""

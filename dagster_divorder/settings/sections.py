@@ -1,4 +1,4 @@
-"""The sections of the settings: a frozen model each; a line under each field says its trade-off."""
+"""The sections of the settings, a frozen model each. The text below a field says its trade-off."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -32,17 +33,17 @@ TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
 MAX_RECORD_BYTES = 64 << 20
 
 MAX_COUNT = 1 << 53
-"""The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
+"""Upper bound of numbers without another one: JSON and float64 are exact up to it."""
 
 YEAR_SECONDS = 365 * 24 * 3600
 
 
 _PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
-"""Paths and URLs between path separators, of which a URL has some of its own."""
+"""Paths and URLs in a list with path separators, which URLs contain, too."""
 
 
 def _split_paths(value: Any) -> Any:
-    """One path, several separated by the platform's path separator, or a JSON list: what a shell variable can hold."""
+    """Split a variable's text: one path, several with the platform's path separator between them, or a JSON list."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -103,7 +104,7 @@ class Input(_Section):
 
     @property
     def each(self) -> tuple[Input, ...]:
-        """The inputs, this one alone or the several that it stands for."""
+        """The [[input]] blocks, or this input alone."""
         return (self,)
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
@@ -112,8 +113,8 @@ class Input(_Section):
 
 
 class Inputs(Input):
-    """Several inputs, `[[input]]` blocks in a file, as one: all paths, and the limits, which are those of all together.
-    What an input calls its ids and sources is `id` and `source` of all."""
+    """Several `[[input]]` blocks as one input: all paths, and the limits, which hold for all blocks together. Ids and
+    sources have the fields `id` and `source`, whatever the blocks call them."""
 
     several: tuple[Input, ...]
 
@@ -121,7 +122,7 @@ class Inputs(Input):
     def of(cls, several: tuple[Input, ...]) -> Inputs:
         """
         Raises:
-            ValueError: there is none, or they have two values of a limit.
+            ValueError: there is no block, or two blocks differ in a limit.
         """
         if not several:
             raise ValueError("at least one input is needed: paths, under [input]")
@@ -162,13 +163,13 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
         if len(several) == 1 and several[0].source is None:
             return several[0]
         return Inputs.of(several)
-    found = validate(value)
-    if found.source is not None and not isinstance(found, Inputs):
+    single = validate(value)
+    if single.source is not None and not isinstance(single, Inputs):
         raise ValueError(
-            f"source is {found.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
+            f"source is {single.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
             "block, or name a field of the records in source_field"
         )
-    return found
+    return single
 
 
 class Store(_Section):
@@ -208,7 +209,7 @@ class Model(_Section):
 
 
 Kind = Literal["shallow", "deep", "external"]
-"""Kinds of vectors, each made by the stage `<kind>_embeddings`."""
+"""Kinds of vectors; the stage `<kind>_embeddings` makes each."""
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -300,7 +301,7 @@ class Clusters(_Section):
     @classmethod
     def _some_clusters(cls, k: int | tuple[int, ...] | str) -> int | tuple[int, ...] | str:
         if isinstance(k, int) and not 1 <= k <= MAX_CLUSTERS:
-            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, several, or "auto"')
+            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, rising numbers, or "auto"')
         rising = isinstance(k, tuple) and all(a < b for a, b in pairwise((1, *k, 10_001)))
         if isinstance(k, tuple) and not (k and rising):
             raise ValueError("expected rising numbers from 2 to 10,000")
@@ -380,6 +381,13 @@ class Heldout(_Section):
     """Part of the documents of every value of `mixing.trait`; they stay the same when data is appended. Or files of
     documents, as in input.paths: ["validation.jsonl"]. Unset: none."""
 
+    @field_validator("documents", mode="before")
+    @classmethod
+    def _number_of_a_variable(cls, documents: Any) -> Any:
+        with suppress(ValueError):
+            return float(documents) if isinstance(documents, str) else documents
+        return documents
+
     @property
     def share(self) -> float | None:
         """The part of the documents, where they are drawn."""
@@ -442,9 +450,9 @@ class Selection(_Section):
             f"min_quality is {self.min_quality}": self.min_quality is not None,
         }
         if self.quality is None and any(needing.values()):
-            what = next(what for what, needed in needing.items() if needed)
+            given_text = next(text for text, needed in needing.items() if needed)
             raise ValueError(
-                f"{what}, and quality is unset; name a numeric field, or a model, in selection.quality"
+                f"{given_text}, and quality is unset; name a numeric field, or a model, in selection.quality"
             )
         return self
 
@@ -457,7 +465,7 @@ class Selection(_Section):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The values of `alpha`, the one that is used first."""
+        """The values of `alpha`; the first is used."""
         return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     @property
@@ -622,10 +630,9 @@ class Comparison(_Section):
 
 
 class TrainedOrder(NamedTuple):
-    """An entry of `evidence.orders`: strategies of documents and of sequences, `curated` for those of the plan, also
-    `clusters` for documents in the order of their clusters and `epochs` for the plan's sequences in another order each
-    epoch; `random` shuffles the sequences anew each epoch, `repeated` once; apart: attention stops where a document
-    does."""
+    """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
+    Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
 
     documents: str
     sequences: str
@@ -662,7 +669,7 @@ def trained_order(text: str) -> TrainedOrder:
 
 
 def shuffled_order(text: str) -> str:
-    """What an entry of `evidence.orders` is held against: the plan's sequences shuffled, with the same attention."""
+    """The baseline of an entry of `evidence.orders`: the plan's sequences shuffled, with the same attention."""
     return "random_sequences" + (APART if text.endswith(APART) else "")
 
 
@@ -706,7 +713,7 @@ class Evidence(_Section):
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
-"""What is learnt from the corpus and kept, by the names of `[refit]` and `divorder run --refit NAME`."""
+"""Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
 RULES: dict[FitName, str] = {
     "model": "never",
     "decoder": "never",
