@@ -111,13 +111,11 @@ class Settings(BaseModel):
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
-        in_use = [
-            self.order.strategy,
-            self.sequence.strategy,
-            *self.comparison.documents,
-            *self.comparison.sequences,
-            *self.trained_strategies,
-        ]
+        in_use = [self.order.strategy, self.sequence.strategy]
+        in_use += [*self.comparison.documents, *self.comparison.sequences]
+        if self.evidence.tokens is not None:
+            orders = map(trained_order, self.evidence.orders)
+            in_use += [name for order in orders for name in order[:2] if name in STRATEGIES]
         try:
             declared = {option for name in in_use for option in self.strategy(name).options}
         except InputError as error:
@@ -187,14 +185,6 @@ class Settings(BaseModel):
     def takes_gradients(self) -> bool:
         """Whether gradient_embeddings is made: the selection goes by it, or `gradients.model` asks for it."""
         return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
-
-    @property
-    def trained_strategies(self) -> list[str]:
-        """The strategies in `evidence.orders`."""
-        if self.evidence.tokens is None:
-            return []
-        orders = map(trained_order, self.evidence.orders)
-        return [name for order in orders for name in order[:2] if name in STRATEGIES]
 
     @property
     def mixed_trait(self) -> str:

@@ -7,9 +7,6 @@ from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
 LOOKS = "(a third of advanced.settle_seconds, 4 at least)"
-COMPARED = "(shallow vectors are compared with those of embedding.path, or with deep ones)"
-CACHE = "(half of the free disk of store.cache; 64 GB where that is unset)"
-POWER = "(it is the number in mixing.weights: weights = 0.3)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",
@@ -45,9 +42,9 @@ RENAMED: dict[str, str] = {
     "automation.interval_seconds": LOOKS,
     "advanced.interval_seconds": LOOKS,
     "automation.settle_seconds": "advanced.settle_seconds",
-    "mixing.exponent": POWER,
-    "ari_comparison.spaces": COMPARED,
-    "store.cache_bytes": CACHE,
+    "mixing.exponent": "(it is the number in mixing.weights: weights = 0.3)",
+    "ari_comparison.spaces": "(shallow vectors are compared with those of embedding.path, or with deep ones)",
+    "store.cache_bytes": "(half of the free disk of store.cache; 64 GB where that is unset)",
     "evidence.schedule": "(a cosine)",
     "gradients.max_tokens": "(768, or the context of the model)",
     "selection.steps": "(20 at most)",
