@@ -86,7 +86,7 @@ def estimate(environ: dict[str, str]) -> dict[str, float]:
 
 
 def _estimate() -> None:
-    from dagster_divorder.pipeline.estimate import make_estimate
+    from dagster_divorder.estimates.first_run import make_estimate
     from dagster_divorder.settings import load_settings
 
     found = make_estimate(load_settings())

@@ -47,12 +47,9 @@ from dagster_divorder.models.gradient_proxy import proxy_cosines
 from dagster_divorder.models.gradients import GradientModel, blocks_of, load, signs
 from dagster_divorder.models.spec import quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics.deep_model import load_deep_model
-from dagster_divorder.store.local import LocalStore
 
 PARTS = ("speed", "projection", "blocks", "overlap")
 SHARES = (0.05, 0.1, 0.2, 0.5)
@@ -104,7 +101,7 @@ def bootstrap_decoder(options: argparse.Namespace, texts: list[str], folder: Pat
     corpus.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
     settings = Settings(input={"paths": [str(corpus)]}, store={"path": folder / "store"})
     run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
-    return load_deep_model(Run(settings, LocalStore(settings.store.path).open(), Silent())).directory
+    return load_deep_model(open_run(settings)).directory
 
 
 def small_model(options: argparse.Namespace, texts: list[str], folder: Path) -> Path:

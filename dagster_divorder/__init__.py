@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.models.validation import loss_by_source
-    from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
+    from dagster_divorder.stages import run_all, run_stage
     from dagster_divorder.streams import balance
     from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
@@ -36,8 +36,8 @@ _WHERE = {
     "order": "dagster_divorder.tables.ordering",
     "plot": "dagster_divorder.tables.comparison",
     "reorder": "dagster_divorder.tables.ordering",
-    "run_all": "dagster_divorder.pipeline",
-    "run_stage": "dagster_divorder.pipeline",
+    "run_all": "dagster_divorder.stages",
+    "run_stage": "dagster_divorder.stages",
     "Settings": "dagster_divorder.settings",
     "Topics": "dagster_divorder.streams.topics",
     "where": "dagster_divorder.forensics",

@@ -15,15 +15,14 @@ import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.corpus.ids import find_records, record_names
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
-from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.sample import first_lines
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def where(
     """
     import pandas as pd
 
-    run = _open(settings)
+    run = open_run(settings)
     packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
     steps, sequences = _rising("steps", steps), _rising("sequences", sequences)
     if not (steps or sequences or ids):
@@ -119,7 +118,7 @@ def plan_cut(
     Raises:
         InputError: as `where`; nothing says where training goes on, or it is no step of the plan; no document is named.
     """
-    run, batch, steps = _open(settings), settings.sequence.batch, _rising("steps", steps)
+    run, batch, steps = open_run(settings), settings.sequence.batch, _rising("steps", steps)
     if not (steps or ids):
         raise InputError(
             "no document is named; give steps that read them (--step 1200..1210), or their ids (--id)"
@@ -167,10 +166,6 @@ def cut(
 ) -> Settings:
     """The settings of `plan_cut`, which see."""
     return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at).settings
-
-
-def _open(settings: Settings) -> Run:
-    return Run(settings, store_of(settings.store).open(create=False))
 
 
 def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:

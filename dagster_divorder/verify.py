@@ -16,13 +16,13 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape
-from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept
@@ -39,7 +39,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **aske
         InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
         MissingStageError: without a folder: there is no plan under these settings.
     """
-    run = Run(settings, store_of(settings.store).open(create=False))
+    run = open_run(settings)
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())

@@ -13,9 +13,8 @@ from pathlib import Path
 import orjson
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import run_all
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
 EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")

@@ -15,9 +15,8 @@ from dagster_divorder.cli import GROUPS, main
 from dagster_divorder.cli.explore import QUESTIONS
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import Run, run_all
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.measure import set_diversity
 from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
@@ -133,7 +132,7 @@ def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a
 ) -> None:
     answer = ask("explore", "vendi")
     settings = load_settings("divorder.toml")
-    run = Run(settings, store_of(settings.store).open(create=False), Silent())
+    run = open_run(settings)
     (vectors,) = (arrays["vectors"] for _, arrays in run.files("shallow_embeddings").each(run.view.documents))
     rows = {(row["of"], row["value"]): row for row in load_groups(run)}
     assert rows["corpus", "all"]["vendi"] == pytest.approx(vendi(gram(vectors, np.arange(61))), abs=1e-3)

@@ -20,8 +20,8 @@ import dagster_divorder
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import run_stage
 from dagster_divorder.trainers import TRAINERS
 from tests.conftest import topic_records, write_jsonl
 

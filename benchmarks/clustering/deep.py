@@ -23,10 +23,8 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID, assign, fit
-from dagster_divorder.pipeline.run import Run
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.components import load_space
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import rows_by_id
 
 KINDS = ("shallow", "shallow mean", "deep bootstrap")
@@ -46,7 +44,7 @@ def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, flo
 
 def uncentred(settings: Settings) -> np.ndarray:
     """What the stage `clusters` does, without a centre."""
-    run = Run(settings, LocalStore(settings.store.path).open())
+    run = open_run(settings)
     view, space, k = run.view, load_space(run), settings.clusters.k
     assert isinstance(k, int)
     sample = space.rows(view, rows_by_id(run.store, view, POINTS_PER_CENTROID * k))

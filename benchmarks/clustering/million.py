@@ -102,8 +102,8 @@ def _stage(k: int) -> dict[str, Any]:
 
     from dagster_divorder.core.topics import cluster
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import run_stage
     from dagster_divorder.settings import load_settings
+    from dagster_divorder.stages import run_stage
     from dagster_divorder.stages.topics import centroids, clusters
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.state import save_results
@@ -141,15 +141,13 @@ def _bare(k: int) -> dict[str, Any]:
     import faiss
 
     from dagster_divorder.core.topics.cluster import ITERATIONS, POINTS_PER_CENTROID
-    from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.settings import load_settings
+    from dagster_divorder.stages import open_run
     from dagster_divorder.stages.topics.components import load_space
-    from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.sample import rows_by_id
 
     settings = load_settings()
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     view = run.view
     rows = rows_by_id(run.store, view, POINTS_PER_CENTROID * k)
     sample = load_space(run).rows(view, rows)

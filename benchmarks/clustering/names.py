@@ -24,10 +24,8 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from dagster_divorder import Settings, run_all
 from dagster_divorder.core.topics.terms import count_words
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import Run
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, load_names
-from dagster_divorder.store.local import LocalStore
 
 WORDS = {
     "alt.atheism": "atheis",
@@ -100,7 +98,7 @@ def main() -> None:
                 clusters={"k": k},
             )
             run_all(settings, Silent(), GRAPH.needed(settings, "cluster_names"))
-            run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+            run = open_run(settings)
             names = load_names(run)
             words = [word for name in names for word in name.split(", ")]
             print(f"k = {k}: {sum(word in stop for word in words)} function words of {len(words)}")

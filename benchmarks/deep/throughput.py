@@ -37,13 +37,10 @@ from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.deep import Model
 from dagster_divorder.models.embed import Embedder, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, quiet
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.local import LocalStore
 
 
 def main() -> None:
@@ -76,7 +73,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         deep={**deep, "model": None if options.model == "bootstrap" else options.model},
     )
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts", "deep_model"))
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     embed = deep_embeddings._embed_of(run)
     (fragment,) = run.view.documents
     tokens = embed.read_tokens(fragment)

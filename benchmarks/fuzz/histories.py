@@ -40,6 +40,7 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import State, load_state, save_state
@@ -343,7 +344,7 @@ class History:
             elif step == "forget":
                 self.forget()
             elif step == "prune":
-                prune(self.settings(), LocalStore(self.folder / "store"))
+                prune(GRAPH, self.settings(), LocalStore(self.folder / "store"))
             if not self.run():
                 self.step_back()
                 if not self.run():

@@ -30,10 +30,9 @@ from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.core.packing import PackedSequences, Pieces, join, pack, sequence_counts
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.store.local import LocalStore
 
 MEAN, SIGMA, BINS, SOURCES, LENGTH, BATCH = 900, 1.1, 100, 20, 2048, 256
 TRAITS = {"cluster": 1.0, "length": 1.0}
@@ -133,7 +132,7 @@ def of_pipeline(settings: Settings, numbers: list[int]) -> None:
         order_ = settings.order.model_copy(update={"shards_of": shards_of})
         made = settings.model_copy(update={"order": order_})
         run_all(made, Silent())
-        run = Run(made, LocalStore(made.store.path).open(), Silent())
+        run = open_run(made)
         rows = {one["order"]: one for one in run.receipt("diversity_metrics").figures["summary"]}
         for name in ("sequences_random", "sequences") if shards == 1 else ("sequences",):
             found = rows[name]

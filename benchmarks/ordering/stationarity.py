@@ -18,21 +18,15 @@ import numpy as np
 from dagster_divorder import run_all
 from dagster_divorder.core.measure.stationarity import SHUFFLES, Orders, against_shuffles, measures
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 
 BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")
 TENTHS = ("sequences of one cluster", "parts of long documents")
 AT_ONCE = 100
 """Orders that are measured at a time."""
-
-
-def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
 def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
@@ -44,7 +38,7 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
             sequence = settings.sequence.model_copy(update={"strategy": name})
             made = settings.model_copy(update={"sequence": sequence, "seed": seed})
             run_all(made, Silent(), GRAPH.needed(made, "diversity_metrics"))
-            found = load_stationarity(left(made))
+            found = load_stationarity(open_run(made))
             by_name = {of.feature: of.measures for of in found.features}
             cells = [
                 f"{of.value / of.shuffled:.2f}"
@@ -59,7 +53,7 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
 
 def false_alarms(settings: Settings, number: int) -> None:
     run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
-    run = left(settings)
+    run = open_run(settings)
     traits = load_traits(run)
     sample = load_sample(run, traits)
     random = np.random.default_rng(0)

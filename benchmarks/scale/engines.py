@@ -34,8 +34,9 @@ def run(folder: Path, address: str, worker_bytes: int) -> None:
     """In a process of its own: one run; prints the seconds of each stage, and of all."""
     start = time.perf_counter()
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import per_fragment, run_all
+    from dagster_divorder.pipeline import per_fragment
     from dagster_divorder.settings import Settings
+    from dagster_divorder.stages import run_all
 
     if worker_bytes:
         per_fragment.WORKER_BYTES = worker_bytes

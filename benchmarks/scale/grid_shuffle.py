@@ -200,15 +200,13 @@ SINGLE = "sequences of one cluster"
 def quality(config: str, shards: int, parts: int) -> None:
     from dagster_divorder import load_settings, run_all
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline.run import Run
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.order.sequence_order import load_sequence_order
-    from dagster_divorder.store.local import LocalStore
     from dagster_divorder.verify import measure_order
 
     settings = load_settings(config)
     run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
-    records = Run(settings, LocalStore(settings.store.path).open(), Silent()).view.document_row.size
+    records = open_run(settings).view.document_row.size
     print(
         f"| documents | sequences | TV clusters | TV sources | {' | '.join(BATCHES)} | single topic | drift |"
     )
@@ -232,7 +230,7 @@ def quality(config: str, shards: int, parts: int) -> None:
             }
         )
         run_all(made, Silent(), GRAPH.needed(made, "sequence_order"))
-        run = Run(made, LocalStore(made.store.path).open(), Silent())
+        run = open_run(made)
         in_order = load_sequence_order(run)[0]
         shown_as = {documents: in_order}
         if of > 1:

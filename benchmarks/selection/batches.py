@@ -53,7 +53,7 @@ def main() -> None:
             )
             run_all(settings, Silent(), GRAPH.needed(settings, "set_diversity"))
             measure(
-                Run(settings, LocalStore(given.store).open(), Silent()),
+                Run(settings, LocalStore(given.store).open(), GRAPH, Silent()),
                 f"{method}, batches of {given.batch} x {length:,}",
             )
 

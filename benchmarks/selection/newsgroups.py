@@ -67,7 +67,7 @@ def main() -> None:
     )
     stages = [f"{kind}_embeddings" for kind in given.kinds]
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
-    run = Run(settings, LocalStore(given.store).open(), Silent())
+    run = Run(settings, LocalStore(given.store).open(), GRAPH, Silent())
     names, labels = np.unique([record["label"] for record in records], return_inverse=True)
     tokens = run.column("token_counts", "lengths")[run.view.document_row].astype(np.int64)
     words = [record["text"].split() for record in records]

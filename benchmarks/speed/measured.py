@@ -42,9 +42,8 @@ def run_pipeline(environ: Mapping[str, str], stages: str = "") -> dict[str, Any]
 def _main() -> None:
     watched = _Watch()
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import run_all
     from dagster_divorder.settings import load_settings
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, run_all
 
     settings = load_settings()
     seconds: dict[str, float] = {}

@@ -37,8 +37,7 @@ batch = 4
 """
 MATERIALIZE = ["-m", "dagster", "asset", "materialize", "--select", "*", "-m", "dagster_divorder.definitions"]
 STAGES = """
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.settings import load_settings
 settings = load_settings()
 run_all(settings, stages=GRAPH.upstream(settings))

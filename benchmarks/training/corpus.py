@@ -14,11 +14,10 @@ from dagster_divorder import Settings, run_all
 from dagster_divorder.corpus.compression import decompressed
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import load_base_model
-from dagster_divorder.store.local import LocalStore
 
 BYTES_PER_TOKEN = 2.75
 """Of the mixture corpus under a bootstrap tokenizer of 4,096 tokens that was trained on a part of it this small."""
@@ -106,7 +105,7 @@ def order(settings: Settings) -> Ordered:
 
 def run_of(settings: Settings) -> Run:
     """What the pipeline has made under these settings, to be read."""
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def tokenised(settings: Settings, texts: Documents, sequences: int) -> dict[str, np.ndarray]:

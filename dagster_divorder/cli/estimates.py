@@ -11,7 +11,7 @@ from dagster_divorder.cli.verb import Verb, config_of
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline.estimate import Estimate, Machine
+    from dagster_divorder.estimates.first_run import Estimate, Machine
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -19,7 +19,7 @@ UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
     """Time a stage, memory and disk of a first run, here; where it does not fit here, on larger machines."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
-    from dagster_divorder.pipeline.estimate import make_estimate
+    from dagster_divorder.estimates.first_run import make_estimate
     from dagster_divorder.propose import settings_for
     from dagster_divorder.stages import GRAPH
 

@@ -22,16 +22,14 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     details: every measure of each pair. only_csv: nothing but these, as CSV. plot: a PNG file to be
     written, of the trade-off.
     """
-    from dagster_divorder.pipeline import Run, run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
     from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = by_batches(load_comparison(Run(settings, store_of(settings.store))))
+    rows = by_batches(load_comparison(open_run(settings)))
     said = conclusions(rows)
     data = {"conclusions": said, "comparison": rows}
     if only_csv:
@@ -65,10 +63,8 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     Raises:
         InputError: `evidence.tokens` is unset.
     """
-    from dagster_divorder.pipeline import Run, run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
     if settings.evidence.tokens is None:
@@ -77,7 +73,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "4_000_000, and heldout.documents to what is validated on, such as 0.01"
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
-    summary = load_evidence(Run(settings, store_of(settings.store)))
+    summary = load_evidence(open_run(settings))
     rows, sources = order_rows(summary), source_rows(summary)
     first, *verdict = summary["verdict"]
     parts: list[Part] = [

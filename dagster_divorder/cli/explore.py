@@ -11,7 +11,7 @@ from dagster_divorder.errors import SettingsError
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.store.state import Receipt
 
 ROWS = 20
@@ -50,9 +50,7 @@ def explore(options: Options) -> Answer:
     Raises:
         SettingsError: the settings do not have the stage that answers it.
     """
-    from dagster_divorder.pipeline import Run, run_all
-    from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.stages import GRAPH, open_run, run_all
 
     question, settings = QUESTIONS[options.question], settings_of(options)
     if question.lines and not GRAPH[question.stage].when(settings):
@@ -61,7 +59,7 @@ def explore(options: Options) -> Answer:
             f"{question.lines}"
         )
     run_all(settings, stages=GRAPH.needed(settings, question.stage))
-    run = Run(settings, store_of(settings.store).open(create=False))
+    run = open_run(settings)
     told = question.tell(run, run.receipt(question.stage))
     answer, *others = told.sentences
     parts: list[Part] = [Line(answer, "strong"), *others]

@@ -20,7 +20,7 @@ from dagster_divorder.settings.places import is_url
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.propose import Proposal
 
 
@@ -158,7 +158,7 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
-    planned = make_plan(settings, *(GRAPH.upstream(settings) if everything else ()))
+    planned = make_plan(GRAPH, settings, *(GRAPH.upstream(settings) if everything else ()))
     rows = [
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
@@ -188,7 +188,7 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
 
 def run(settings: Settings, *, details: bool) -> Answer:
     """Run every stage; the summary."""
-    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.stages import run_all
 
     run_all(settings)
     return summary(settings, details=details)
@@ -196,8 +196,7 @@ def run(settings: Settings, *, details: bool) -> Answer:
 
 def stats(settings: Settings, *, details: bool) -> Answer:
     """Run what the measures of the order need, and write no output; the measures."""
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, run_all
 
     run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
     return summary(settings, details=details, output=False)
@@ -212,14 +211,13 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
-    from dagster_divorder.pipeline.run import Run, row_of
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.pipeline.run import stage_row, stages_table
+    from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, side_by_side
     from dagster_divorder.view.words import TRAIN_ON
 
-    run = Run(settings, store_of(settings.store).open(create=False))
+    run = open_run(settings)
     figures = _figures_of_the_last_run(run, output)
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
@@ -245,7 +243,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
-    assets = {stage: of_stage for stage, of_stage in figures.items() if GRAPH[stage].asset}
+    stages = [stage_row(stage, of_stage) for stage, of_stage in figures.items() if GRAPH[stage].asset]
     if details:
         parts += [
             "",
@@ -253,9 +251,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             *figures["diversity_metrics"]["findings"],
             *_chosen(run, [stage for stage in ("subset_selection", "set_diversity") if stage in figures]),
             "",
-            TextTable(
-                [row_of(stage, of_stage) for stage, of_stage in assets.items()], "each stage, as it last ran"
-            ),
+            stages_table(stages, "each stage, as it last ran"),
         ]
     else:
         parts.append(
@@ -276,7 +272,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            "stages": [_stage_data(stage, of_stage) for stage, of_stage in assets.items()],
+            "stages": stages,
         },
     )
 
@@ -308,16 +304,6 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Mapping[str, Mapping[str
             "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
         )
     return figures
-
-
-def _stage_data(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "documents": figures["documents"],
-        "new": figures["new_documents"],
-        "reused": figures["reused_documents"],
-        "seconds": figures["seconds"],
-    }
 
 
 def _for_the_trainer(
@@ -432,8 +418,7 @@ def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Run what an output needs (or also all evidence), then make the report, and perhaps open it and the films in a
     browser; a few lines of text on it."""
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages import GRAPH, run_all
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
@@ -460,11 +445,12 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
+    from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
-        freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
+        freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, settings, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
         f"deleted documents: {freed.documents:,}",

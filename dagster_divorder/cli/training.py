@@ -35,8 +35,9 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
             **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
             "of document": f"{row['start']:,}..{row['start'] + row['tokens']:,} of {row['document_tokens']:,}",
             "id": clip(row["id"]),
+            # Without a source it is None, or NaN where other records have one.
             "source, cluster: first words": ", ".join(
-                clip(part) for part in (row["source"], row["cluster_name"]) if part
+                clip(part) for part in (row["source"], row["cluster_name"]) if isinstance(part, str)
             )
             + f": {clip(row['first_words'], 60)}",
         }

@@ -3,7 +3,7 @@
 A field is named as `core.fields` says.
 
 A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
-numbers of a fragment, or of a deleted record, would make the column depend on how the corpus came to be what it is.
+numbers of a fragment, or of a deleted record, would make the column depend on the history of the corpus.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
 
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
-    """The sources of the records of one of several inputs, of one type whatever the input's: as `extract` has values of
-    lines, or of rows as text; a `constant` in place of the column.
+    """Sources of the records of one of several inputs, of one type for all inputs: for lines that of `extract`, for
+    rows text. A `constant` stands in for the column.
 
     Raises:
         InputError: the column holds neither texts, whole numbers nor booleans.
@@ -60,20 +60,22 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
         return column if constant is None else pa.chunked_array([_column([constant] * len(content))])
     if constant is not None:
         return pa.chunked_array([text_array([constant] * len(content))])
-    found = as_category(
+    values = as_category(
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     )
-    of = found.type
-    if not (is_text(of) or pa.types.is_integer(of) or pa.types.is_boolean(of) or pa.types.is_null(of)):
+    kind = values.type
+    if not (
+        is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    ):
         raise InputError(
-            f"the source of one of several inputs is a column of {of}; expected texts, whole numbers or booleans"
+            f"the source of one of several inputs is a column of {kind}; expected texts, whole numbers or booleans"
         )
-    return found.cast(pa.large_string())
+    return values.cast(pa.large_string())
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
-    """Ids that record content has in a field, a row a record: `number` int64 or `text` (of larger numbers too), neither
-    where the field holds no id (see `as_id`).
+    """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null where
+    the field holds no id (see `as_id`).
 
     Raises:
         InputError: several Parquet columns have this name.
@@ -88,7 +90,7 @@ def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
 
 
 def id_of(line: bytes, field: str) -> int | str | None:
-    """The id that a JSON record has in a field, as `as_id` gives it, every digit kept.
+    """The id of a JSON record in a field (see `as_id`), with every digit.
 
     Raises:
         orjson.JSONDecodeError: the line is no JSON.
@@ -104,15 +106,15 @@ def id_of(line: bytes, field: str) -> int | str | None:
 
 
 def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id: a string, a whole number (also a decimal one), a UUID as it is written, bytes as
-    the text that they are, or else in hex. None for any other."""
+    """A value of a record as its id: strings and whole numbers (also decimals) as they are, UUIDs as text, bytes as
+    printable UTF-8 or else in hex. None for any other value."""
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             if (text := value.decode()).isprintable():
                 return text
         return value.hex()
     if isinstance(value, Decimal):
-        # One with decimal places is no whole number, whatever they are: in one column all have as many.
+        # With decimal places it is no whole number, even if all are 0: a column has one number of places.
         return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
     if isinstance(value, UUID):
         return str(value)
@@ -120,7 +122,7 @@ def as_id(value: Any) -> int | str | None:
 
 
 def may_hold_ids(kind: pa.DataType) -> bool:
-    """Whether `as_id` makes ids of the values of an Arrow type."""
+    """Whether `as_id` makes ids of values of an Arrow type."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
@@ -142,20 +144,20 @@ def _as_text(value: Any) -> str | None:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError:
-        # orjson reads 1,024 levels and writes 254. As a category, one name does for all that lies deeper.
+        # orjson reads 1,024 levels and writes 254. All deeper values become one category.
         return "(nested too deeply)"
 
 
 def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values of some records: numbers where all are, else text, numbers among it in their shortest form."""
+    """Values of records: numbers where all are, else text with numbers in their shortest form."""
     if column.type != _JSON_VALUE:
         return column
     return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
 
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values of which each is a number, a text, or neither: numbers where all are, else text, numbers among it in their
-    shortest form, whole ones with all digits."""
+    """Values that are each a number, a text, or null: numbers where all are, else text with numbers in their shortest
+    form, whole ones with all digits."""
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))

@@ -1,10 +1,10 @@
 """Compressed files, by the end of their names and by their first bytes.
 
-Guarantee: members or frames that follow each other are read as one, zero bytes that pad them are skipped; a stream that
-is cut short or damaged is an OSError, in whichever of them. Arrow's codecs read zstd and lz4, where zstandard's own
-reader takes a frame cut short for the end of the data. gzip, bz2 and xz are the standard library's, stream by stream:
-Arrow's gzip stops at padding, its bz2 at an empty stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB;
-larger ones are Python 3.14's own zstd's, or backports.zstd's.
+Guarantee: consecutive members or frames are read as one, and zero bytes that pad them are skipped; any stream that is
+cut short or damaged is an OSError. Arrow's codecs read zstd and lz4: zstandard's own reader takes a frame cut short for
+the end of the data. The standard library reads gzip, bz2 and xz, stream by stream: Arrow's gzip stops at padding, its
+bz2 at an empty stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB; Python 3.14's zstd, or
+backports.zstd, reads larger ones.
 Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
 """
 
@@ -22,9 +22,9 @@ from typing import IO, Any, NamedTuple
 
 CHUNK_BYTES = 1 << 20
 READ_BYTES = 1 << 16
-"""Taken from a compressed file at a time: what is behind a member is copied for each member."""
+"""Read from a compressed file at a time: the rest behind a member is copied for each member."""
 PADDING_BYTES = 1 << 20
-"""Of zero bytes behind a member: tapes and disks pad to blocks; more is what a copy left unwritten."""
+"""Most zero bytes behind a member: tapes and disks pad to blocks; an unfinished copy leaves more."""
 _ZSTD_WINDOW = 1 << 27
 
 
@@ -40,21 +40,21 @@ CODECS = {
     ".xz": _Codec("xz", b"\xfd7zXZ\0"),
     ".lz4": _Codec("lz4", b"\x04\x22\x4d\x18"),
 }
-"""By the end of a file's name."""
+"""Codecs by the end of a file's name."""
 
 
 def suffix_for(file: IO[bytes]) -> str | None:
-    """The end of the name that the first bytes of an open file call for, None where they tell of no codec."""
+    """The suffix that fits the first bytes of an open file, None where they are of no codec."""
     file.seek(0)
     head = file.read(max(len(codec.first_bytes) for codec in CODECS.values()))
     return next((suffix for suffix, codec in CODECS.items() if head.startswith(codec.first_bytes)), None)
 
 
 def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
-    """What an open compressed file holds, by the end of its name.
+    """The content of an open compressed file, by the end of its name.
 
     Raises:
-        OSError: the file is empty; on reading, that it is cut short or damaged.
+        OSError: the file is empty; while it is read: it is cut short or damaged.
     """
     import pyarrow as pa
 
@@ -74,7 +74,7 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
 
 
 def _zstd_window(head: bytes) -> int:
-    """Bytes of the window of a zstd frame, by its first 18 bytes; 0 where they are no frame's."""
+    """Bytes of the window of a zstd frame, by its first 18 bytes; 0 where they begin no frame."""
     if len(head) < 18 or not head.startswith(CODECS[".zst"].first_bytes):
         return 0
     if not head[4] & 0x20:
@@ -86,14 +86,14 @@ def _zstd_window(head: bytes) -> int:
 
 
 def _long_zstd() -> tuple[Callable[[], Any], type[Exception]]:
-    """As in `_DECOMPRESSORS`, for windows that Arrow does not read."""
+    """An entry of `_DECOMPRESSORS` for windows that Arrow does not read."""
     zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     options = {zstd.DecompressionParameter.window_log_max: 31}
     return functools.partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
 class _Gzip:
-    """zlib's decompressor of a gzip member, as those of bz2 and lzma are."""
+    """zlib's decompressor of a gzip member, with the interface of those of bz2 and lzma."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -119,12 +119,12 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "bz2": (bz2.BZ2Decompressor, OSError),
     "xz": (lzma.LZMADecompressor, lzma.LZMAError),
 }
-"""What makes a decompressor of one stream, and the error that it has for damage."""
+"""By codec: what makes a decompressor of one stream, and its error for damage."""
 
 
 class _Streams(io.RawIOBase):
-    """A file of streams, read one after the other. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second
-    stream for padding, and end without a word."""
+    """Consecutive streams read as one file. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second stream for
+    padding, and end without an error."""
 
     def __init__(self, file: IO[bytes], decompressor: Callable[[], Any], damaged: type[Exception]) -> None:
         self._file = file
@@ -156,7 +156,7 @@ class _Streams(io.RawIOBase):
         return len(data)
 
     def _next_stream(self) -> bytes:
-        """What follows a stream without the zero bytes before it; nothing at the end of the file."""
+        """The bytes behind a stream and its padding; none at the end of the file."""
         data, zeros = self._stream.unused_data or self._file.read(READ_BYTES), 0
         while data and not (rest := data.lstrip(b"\0")):
             zeros += len(data)

@@ -1,10 +1,10 @@
-"""A part of an input that stands for all of it, drawn without reading the rest, and how large all of it is.
+"""A sample of an input, drawn without reading all of it, and an estimate of the size of all records.
 
-Guarantee: the same input gives the same excerpt. Of a plain file, and of Parquet, the records come evenly from
-everywhere, a record for where it begins, so that long ones are no likelier than short ones.
-Cost: WINDOWS places are looked at (REMOTE_WINDOWS at URLs); of compressed files up to COMPRESSED_BYTES are unpacked.
+Guarantee: the same input gives the same excerpt. Records of plain files and of Parquet come evenly from everywhere.
+Where a record begins decides whether it is drawn, so long ones are no likelier than short ones.
+Cost: WINDOWS places are read (REMOTE_WINDOWS at URLs), and up to COMPRESSED_BYTES of compressed files unpacked.
 Known weakness: a compressed file cannot be entered in its middle. Beyond COMPRESSED_BYTES the beginnings of
-COMPRESSED_FILES files stand for all, and the size of what the rest holds follows from their ratio.
+COMPRESSED_FILES files stand for all, and their ratio gives the size of the rest.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 WINDOWS = 256
 REMOTE_WINDOWS = 8
-"""A piece of a file at a URL is 8 MB, whatever is wanted of it."""
+"""Every read at a URL fetches a piece of 8 MB."""
 COMPRESSED_BYTES = 256 << 20
 COMPRESSED_FILES = 16
 STRETCH_BYTES = 1 << 16
-"""Of what a compressed file holds, stretches of this size are taken whole, evenly."""
+"""Bytes of the stretches that are taken, evenly, from the content of a compressed file."""
 USUAL_RATIO = 4
-"""Of text to its compressed bytes, before any has been read."""
+"""Assumed ratio of text to compressed bytes, before any is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Some records of one input, in a random order: lines, or Parquet rows of one schema. name: of its first file;
-    bytes: of these records, uncompressed (of rows in memory); total: of all records of the input, estimated; stored: of
-    its files, as they lie there."""
+    """Records of one input in a random order: lines, or Parquet rows of one schema. name: path of its first file.
+    bytes: size of these records, uncompressed (of rows in memory). total: estimated size of all records of the input.
+    stored: size of its files."""
 
     name: str
     records: list[bytes] | pa.Table
@@ -54,7 +54,7 @@ class Excerpt:
     stored: int
 
     def first(self, share: float) -> Excerpt:
-        """The first records, about this share of the bytes of these, and at least one."""
+        """The first records with about this share of the bytes, at least one."""
         if isinstance(self.records, list):
             ends = np.cumsum([len(line) for line in self.records])
             count = max(1, int(np.searchsorted(ends, share * self.bytes, side="right")))
@@ -76,26 +76,26 @@ class Excerpt:
         return path
 
 
-def draw(found: Found, wanted: int) -> Excerpt:
-    """About `wanted` bytes of an input's records; all of it where it has no more. What begins as a record and has not
-    ended after MAX_RECORD_BYTES is left out.
+def draw(corpus_input: Found, wanted: int) -> Excerpt:
+    """About `wanted` bytes of an input's records, or all of them. Records longer than MAX_RECORD_BYTES are left out.
 
     Raises:
         InputError: a file cannot be read.
     """
-    sizes = [int(identity(path)[0]) for path in found.files]
-    if found.kind == "parquet":
-        return _rows(found.files, sizes, wanted)
-    if all(map(is_plain, found.files)):
-        lines, total = list(_plain(found.files, sizes, wanted)), float(sum(sizes))
+    files = corpus_input.files
+    sizes = [int(identity(path)[0]) for path in files]
+    if corpus_input.kind == "parquet":
+        return _rows(files, sizes, wanted)
+    if all(map(is_plain, files)):
+        lines, total = list(_plain(files, sizes, wanted)), float(sum(sizes))
     else:
-        lines, total = _compressed(found.files, sizes, wanted)
+        lines, total = _compressed(files, sizes, wanted)
     order = np.random.default_rng(0).permutation(len(lines))
-    return Excerpt(str(found.files[0]), [lines[at] for at in order], sum(map(len, lines)), total, sum(sizes))
+    return Excerpt(str(files[0]), [lines[at] for at in order], sum(map(len, lines)), total, sum(sizes))
 
 
 def _windows(files: Sequence[Source], wanted: int, total: int) -> list[tuple[int, int]]:
-    """Bytes [first, end) of what is `total` long, evenly, or all of it."""
+    """Evenly spaced windows [first, end) over `total` bytes, of `wanted` bytes together, or one over all."""
     if total <= wanted:
         return [(0, total)]
     count = REMOTE_WINDOWS if any(isinstance(path, RemoteFile) for path in files) else WINDOWS
@@ -104,7 +104,7 @@ def _windows(files: Sequence[Source], wanted: int, total: int) -> list[tuple[int
 
 
 def _plain(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Iterator[bytes]:
-    """Lines of plain files, those that begin in some windows of all files laid end to end."""
+    """Lines of plain files that begin in the windows of all files laid end to end."""
     ends = list(accumulate(sizes))
     for first, end in _windows(files, wanted, ends[-1]):
         at = bisect_right(ends, first)
@@ -116,7 +116,7 @@ def _plain(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Iterat
 
 
 def _lines(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
-    """The lines, each with a newline, that begin in bytes [first, end) of a file."""
+    """Lines, each with a newline, that begin in bytes [first, end) of a file."""
     file.seek(max(0, first - 1))
     if first and not _line(file):
         return
@@ -124,24 +124,19 @@ def _lines(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
         at_beginning = not file.tell()
         if not (line := _line(file)):
             return
-        yield _without_bom(line) if at_beginning else line
+        yield line.removeprefix(codecs.BOM_UTF8) if at_beginning else line
 
 
 def _line(file: IO[bytes]) -> bytes:
-    """The next line, with a newline; nothing where there is none, or none that ends."""
+    """The next line, with a newline; b"" at the end, or where the line is too long."""
     line = file.readline(MAX_RECORD_BYTES)
     if line.endswith(b"\n"):
         return line
     return line + b"\n" if line and len(line) < MAX_RECORD_BYTES else b""
 
 
-def _without_bom(line: bytes) -> bytes:
-    """A file's first line: among others, the mark that begins it would be part of a record."""
-    return line.removeprefix(codecs.BOM_UTF8)
-
-
 def _compressed(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> tuple[list[bytes], float]:
-    """Lines of files of which some are compressed, and the bytes that all hold, estimated."""
+    """Lines of plain and compressed files, and the estimated bytes of all their lines."""
     chosen = range(0, len(files), -(-len(files) // COMPRESSED_FILES))
     budget = COMPRESSED_BYTES // len(chosen)
     likely = sum(min(budget, USUAL_RATIO * sizes[at]) for at in chosen)
@@ -151,30 +146,31 @@ def _compressed(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> t
         with readable(files[at], PrefixHashes()), open_source(files[at]) as raw:
             plain = is_plain(files[at])
             file = io.BufferedReader(raw) if plain else decompressed(raw, files[at].suffix)  # type: ignore[type-var]
-            held = 0
-            while held < budget and (line := file.readline(MAX_RECORD_BYTES)):
-                if held // STRETCH_BYTES % every == 0:
+            here = 0
+            while here < budget and (line := file.readline(MAX_RECORD_BYTES)):
+                if here // STRETCH_BYTES % every == 0:
                     whole_line = line if line.endswith(b"\n") else line + b"\n"
-                    lines.append(whole_line if held else _without_bom(whole_line))
-                held += len(line)
-            ended = held < budget
-            read += held
-            taken += sizes[at] if ended else held if plain else raw.tell()
+                    lines.append(whole_line if here else whole_line.removeprefix(codecs.BOM_UTF8))
+                here += len(line)
+            ended = here < budget
+            read += here
+            taken += sizes[at] if ended else here if plain else raw.tell()
             whole &= ended
     return lines, float(read) if whole and len(chosen) == len(files) else read / max(1, taken) * sum(sizes)
 
 
 def _rows(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Excerpt:
-    """Rows of Parquet files: the first ones of some row groups."""
+    """The first rows of evenly chosen row groups of Parquet files."""
     import pyarrow as pa
 
     chosen = range(0, len(files), -(-len(files) // WINDOWS))
-    groups = [
-        (at, first, rows, size)
-        for at in chosen
-        for (rows, size), first in _with_starts(row_groups(files[at]))
-        if rows
-    ]
+    groups = []
+    for at in chosen:
+        first = 0
+        for rows, size in row_groups(files[at]):
+            if rows:
+                groups.append((at, first, rows, size))
+            first += rows
     counted, size = sum(group[2] for group in groups), sum(group[3] for group in groups)
     if not counted:
         return Excerpt(str(files[0]), [], 0, 0.0, sum(sizes))
@@ -183,22 +179,14 @@ def _rows(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Excerpt
     each = -(-counted * wanted // max(1, size) // len(picked)) if size > wanted else counted
     batches: list[pa.RecordBatch] = []
     for at, first, rows, _ in picked:
-        left = min(each, rows)
-        for batch in read_batches(files[at], None, within=(first, first + left)):
-            batches.append(batch[:left])
-            left -= batch.num_rows
-            if left <= 0:
+        missing = min(each, rows)
+        for batch in read_batches(files[at], None, within=(first, first + missing)):
+            batches.append(batch[:missing])
+            missing -= batch.num_rows
+            if missing <= 0:
                 break
     table = pa.Table.from_batches(batches)
     order = np.random.default_rng(0).permutation(table.num_rows)
     total = counted * sum(sizes) / max(1, sum(sizes[at] for at in chosen))
-    held = table.nbytes
-    return Excerpt(str(files[0]), table.take(order), held, held * total / table.num_rows, sum(sizes))
-
-
-def _with_starts(groups: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Row groups, each with the number of rows before it."""
-    first = 0
-    for group in groups:
-        yield group, first
-        first += group[0]
+    size = table.nbytes
+    return Excerpt(str(files[0]), table.take(order), size, size * total / table.num_rows, sum(sizes))

@@ -1,14 +1,14 @@
-"""What was read of each input file, so that the next run reads only what was added.
+"""What a run read of each input file, so that the next run reads only what was added.
 
-A file's state is its *prefix*, the bytes up to the end of the last whole line (of a compressed or Parquet file, all of
-them), hashed in chunks of `CHUNK_BYTES`, and what came of them: a range of the view's positions and of the rejects. A
-file whose prefix is unchanged goes on where it ended, under whatever name it has. Of a file at a URL the state also
-holds the tag: a file that still has it is unchanged, and is not read again. (An object that has grown has another tag:
-its prefix is hashed, as that of any file. Of a compressed or Parquet file at a URL the tag is all that is kept.)
+A file's state is its *prefix* and what came of it, a range of the view's positions and of the rejects. The prefix is
+the bytes up to the end of the last whole line (all bytes of a compressed or Parquet file), hashed in chunks of
+`CHUNK_BYTES`. A file whose prefix is unchanged is read from its end on, even under another name. The state of a file at
+a URL also holds its tag: a file with the same tag is not read again. (An object that has grown has another tag, and its
+prefix is hashed. For a compressed or Parquet file at a URL only the tag is kept.)
 
-Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any other byte is noticed. In a larger one
-the first chunk of a file, its last two, and one in so many that some `SAMPLES` are hashed in all: noticed are
-truncation, replacement, and every edit that moves what is behind it. Sizes only rule out; times are not looked at.
+Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any changed byte is noticed. In a larger
+one the first chunk of a file, its last two, and evenly spaced ones, some `SAMPLES` in all, are hashed: this notices
+truncation, replacement, and every edit that moves the bytes behind it. Sizes only rule out; times do not count.
 Cost: hashing (BLAKE3) at the speed of the disk; 16 bytes a chunk in the store.
 Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between the samples is not noticed.
 """
@@ -33,8 +33,7 @@ from dagster_divorder.store.ids import ID_BYTES
 from dagster_divorder.store.sources import RemoteFile, Source, identity
 
 Recognition = Literal["whole", "tail and samples", "tags", "rescan"]
-"""How what was read before was recognised: by hashes, or by the tags of files at URLs alone; "rescan" where none of it
-was."""
+"""How earlier bytes were recognised: by hashes, or by the tags of files at URLs alone; "rescan": none were."""
 
 FOLDER = "readings"
 CHUNK_BYTES = 1 << 20
@@ -48,8 +47,8 @@ _COLUMNS = ("size", "lines", "first", "last", "first_reject", "last_reject", "re
 class FileState:
     """The prefix of one file: `size` bytes, `lines` lines, and what came of them.
 
-    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. Accepted were the input positions
-    [first, last), which `multiset` sums up; the `refused` ones are bytes [first_reject, last_reject) of the rejects.
+    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. The accepted records are input
+    positions [first, last), `multiset` in all; the `refused` ones are bytes [first_reject, last_reject) of the rejects.
     """
 
     path: str
@@ -69,7 +68,7 @@ class FileState:
 
     @classmethod
     def of_tag(cls, file: RemoteFile) -> FileState:
-        """All of a file at a URL, by its tag; no hash in it is that of anything."""
+        """The state of all of a file at a URL, by its tag; its hashes are zeros."""
         chunks = bytes(ID_BYTES * -(-file.size // CHUNK_BYTES))
         return cls(file.url, file.size, 0, bytes(ID_BYTES), chunks, tag=file.tag)
 
@@ -97,13 +96,13 @@ class PrefixHashes:
                 self._open.reset()
 
     def end_lines(self, data: bytes, lines: int) -> None:
-        """Take in so many lines that follow, the last one without its line feed."""
+        """Take in the data of the next `lines` lines, the last one without its line feed."""
         self.update(data)
         self.update(b"\n")
         self.lines += lines
 
     def copy(self) -> Self:
-        """The same state, to grow apart from it."""
+        """A copy that grows by itself."""
         other = copy.copy(self)
         other._closed, other._open = bytearray(self._closed), self._open.copy()
         return other
@@ -122,15 +121,12 @@ class PrefixHashes:
 
     @property
     def chunks(self) -> bytes:
-        """The 16-byte hash of each chunk, the last one being what there is of it."""
+        """The 16-byte hash of each chunk; the last chunk may be a part."""
         return bytes(self._closed) + (self._open.digest(ID_BYTES) if self.size % CHUNK_BYTES else b"")
 
     @classmethod
     def unchanged(cls, file: IO[bytes], state: FileState, numbers: Iterable[int]) -> PrefixHashes | None:
-        """The prefix of an open file if it is still the one that was read, going by the chunks of these numbers.
-
-        The last chunk is always looked at, first of all.
-        """
+        """The prefix of an open file, None unless the last chunk and those of these numbers are as in the state."""
         if file.seek(0, os.SEEK_END) < state.size:
             return None
         last = -(-state.size // CHUNK_BYTES) - 1
@@ -154,7 +150,7 @@ class PrefixHashes:
 
     @classmethod
     def of_all(cls, file: IO[bytes]) -> PrefixHashes:
-        """The prefix that is all of an open file."""
+        """The prefix that covers all of an open file."""
         prefix = cls()
         file.seek(0)
         while data := file.read(CHUNK_BYTES):
@@ -164,8 +160,8 @@ class PrefixHashes:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive lines of a file, from byte `begin` on: so many `lines`, the hashes of the `chunks` that lie in them
-    whole, and their bytes before (`head`) and behind (`tail`) those chunks."""
+    """Consecutive lines of a file from byte `begin` on: their number, `lines`, the hashes of the `chunks` that lie
+    whole in them, and the bytes before (`head`) and behind (`tail`) these chunks."""
 
     begin: int
     lines: int
@@ -190,13 +186,13 @@ class StretchHashes(PrefixHashes):
             self.size += len(data[:before])
             data = data[before:]
         super().update(data)
-        # Of the chunk that is open.
+        # Bytes of the open chunk.
         size = self.size % CHUNK_BYTES if self.size > self._edge else 0
         self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
 
     @property
     def stretch(self) -> Stretch:
-        """What is known of these lines, for other processes."""
+        """These lines, for other processes."""
         return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
 
 
@@ -212,7 +208,7 @@ def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
 
 
 class KnownFiles:
-    """The file states of the last run, to be found by a file's name or, if that is another one, by its first line."""
+    """File states of the last run, by a file's name or, if that has changed, by its first line."""
 
     def __init__(self, states: Sequence[FileState], corpus_bytes: int) -> None:
         self.way: Recognition = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
@@ -224,17 +220,17 @@ class KnownFiles:
             self._by_head.setdefault(state.head, []).append(state)
 
     def bytes_of(self, files: Iterable[Source]) -> int:
-        """How many bytes were read of files of these names."""
+        """Bytes of the known prefixes of files of these names."""
         return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
 
     def tagged(self, file: Source) -> FileState | None:
-        """The state that is all of a file at a URL which still has the tag that it had."""
+        """The state of a file at a URL that has the same tag and size."""
         state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
         return state if state and (state.size, state.tag) == identity(file) else None
 
     def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
-        """The state of the longest prefix that this open file, which has a `tag` at a URL, begins with, and its hashes,
-        to go on from."""
+        """The state whose prefix this open file begins with, and the hashes of that prefix, to go on from. Of states
+        with an equal first line the longest is tried first. tag: of a file at a URL."""
         for state in self._candidates(file, path):
             numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
             if prefix := PrefixHashes.unchanged(file, state, numbers):
@@ -242,7 +238,7 @@ class KnownFiles:
         return None
 
     def same(self, file: IO[bytes], path: str, prefix: PrefixHashes) -> FileState | None:
-        """The state that is all of this open file, whose hashes are given."""
+        """The state that covers all of this open file, by its hashes."""
         chunks = prefix.chunks
         for state in self._candidates(file, path):
             if (state.size, state.chunks) == (prefix.size, chunks):
@@ -254,7 +250,7 @@ class KnownFiles:
         if named:
             yield named
         if self._by_head:
-            yield from (r for r in self._by_head.get(head_of(file), ()) if r is not named)
+            yield from (state for state in self._by_head.get(head_of(file), ()) if state is not named)
 
     def _numbers(self, state: FileState) -> list[int]:
         chunks = len(state.chunks) // ID_BYTES
@@ -262,7 +258,7 @@ class KnownFiles:
 
 
 def head_of(file: IO[bytes]) -> bytes:
-    """Hash of the first line of an open file, of its first bytes if that is very long."""
+    """Hash of the first line of an open file, or of the first _HEAD_BYTES of it."""
     file.seek(0)
     return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
 
@@ -285,12 +281,12 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
     return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
 
 
-def _bytes(parts: Iterable[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(parts), np.uint8)
+def _bytes(values: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(values), np.uint8)
 
 
 def load_file_states(store: Store, file: str) -> list[FileState]:
-    """Readings from the store; none if their chunks have another size than these.
+    """File states from the store; none if their chunks have another size.
 
     Raises:
         DamagedFileError: the file is missing or not what was written.

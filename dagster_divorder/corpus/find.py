@@ -1,10 +1,9 @@
-"""Which files a corpus has: files, folders and globs, here or at URLs, to sources, in an order that the names alone
-decide.
+"""Finds the files of a corpus: from files, folders and globs, here or at URLs, in an order that only names decide.
 
-Guarantee: nothing that DivOrder wrote is read as input. The run's own store and output never are, whatever leads to
-them; a folder that is another run's store or output is not, unless its output is named directly. Links to folders are
-followed, each folder once. What cannot be listed is an error, and what is left out of a folder is counted.
-Known weakness: a file that a glob does not match is not counted, as it was not asked for.
+Guarantee: nothing that DivOrder wrote is read as input. The run's own store and output never are, by any path. Another
+run's store is not, nor its output unless it is named directly. Links to folders are followed, each folder once. A
+folder that cannot be listed is an error, and files that are left out of a folder are counted.
+Known weakness: a file that a glob does not match is not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dagster_divorder.corpus.inputs import (
     JSONL_SUFFIXES,
     PARQUET_SUFFIXES,
     Kind,
-    is_corpus_file,
+    kind_by_name,
     kind_of,
     read_schema,
 )
@@ -45,8 +44,8 @@ _ANY = "**"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of an input, in order. Left out were `skipped`, folders that DivOrder wrote, and, of the folders
-    named as input, `others`: by the end of their names, how many files there are no corpus files."""
+    """The files of an input, in order. skipped: folders left out since DivOrder wrote them. others: by the end of their
+    names, the number of files in the named folders that are no corpus files."""
 
     kind: Kind
     files: list[Source]
@@ -56,12 +55,10 @@ class Found:
 
 
 def find_inputs(settings: Settings) -> list[Found]:
-    """The files that `input.paths` names, of each input; nothing in the store or the output of these settings is among
-    them.
+    """The files of each input that `input.paths` names, none in the store or the output of these settings.
 
     Raises:
-        InputError: as `find_files` does, a file is of two inputs, or nothing was set and the sample corpus is not
-            there.
+        InputError: as `find_files` does; a file belongs to two inputs; no input is set and there is no sample corpus.
     """
     paths = settings.input.paths
     sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
@@ -86,23 +83,23 @@ def find_inputs(settings: Settings) -> list[Found]:
 
 
 def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
-    """The kind that records of all inputs are stored and written as, and the inputs, read so: Parquet rows where all
-    have the same columns, else lines, rows as JSON.
+    """The kind that records of all inputs are stored and written as, and the inputs to be read so: Parquet rows if all
+    inputs have the same columns, else lines, with rows as JSON.
 
     Raises:
         InputError: a file is no Parquet.
     """
-    kinds = {found.kind for found in inputs}
+    kinds = {corpus_input.kind for corpus_input in inputs}
     if kinds == {"parquet"} and len(inputs) > 1:
         schemas = []
-        for found in inputs:
-            with found.shape.naming():
-                schemas.append(read_schema(found.files[0], None))
+        for corpus_input in inputs:
+            with corpus_input.shape.naming():
+                schemas.append(read_schema(corpus_input.files[0], None))
         kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
     if kinds == {"parquet"}:
         return "parquet", list(inputs)
     return "jsonl", [
-        replace(found, shape=replace(found.shape, as_lines=found.kind == "parquet")) for found in inputs
+        replace(each, shape=replace(each.shape, as_lines=each.kind == "parquet")) for each in inputs
     ]
 
 
@@ -115,11 +112,11 @@ def own_folders(settings: Settings) -> list[Place]:
 def find_files(
     patterns: Iterable[str], own: Sequence[Place | str] = (), shape: Shape = DEFAULT_SHAPE
 ) -> Found:
-    """Files of an input, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
+    """Files of an input, in the order given; inside a folder or a glob, by name. A file matched twice comes once.
 
     Args:
-        own: folders that this run writes; nothing in them is input.
-        shape: how its records are read.
+        own: folders that this run writes; no file in them is input.
+        shape: how the records of the input are read.
 
     Raises:
         InputError: a pattern matches nothing, a folder cannot be listed, a file is neither JSONL nor Parquet, or both
@@ -133,7 +130,8 @@ def find_files(
         matches: dict[str, Source] = {}
         search = _Search(folder_at(as_place(pattern)), written, left_out, others)
         for source in sorted(
-            search.matches(pattern.rstrip("/") if is_url(pattern) else pattern), key=_in_order
+            search.matches(pattern.rstrip("/") if is_url(pattern) else pattern),
+            key=lambda source: list(source.parts) if isinstance(source, Path) else source.url.split("/"),
         ):
             real = real_place(str(source))
             if search.is_own(real):
@@ -161,26 +159,22 @@ def find_files(
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
 
 
-def _in_order(source: Source) -> list[str]:
-    return list(source.parts) if isinstance(source, Path) else source.url.split("/")
-
-
 def _others(others: Mapping[str, str]) -> str:
-    """What else there is, by the end of its name, as the end of a message."""
+    """Other files by the end of their names, as the end of a message."""
     counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
     return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:
-    """The search for one pattern. It adds to the folders that are left out and, of other files that are, the ends of
-    their names."""
+    """The search for one pattern. It adds skipped folders to `skipped`, and the ends of the names of other files to
+    `others`, by path."""
 
     def __init__(self, base: Folder, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
         self.base, self.own, self.skipped, self.others = base, own, skipped, others
         self.known: dict[str, dict[str, Entry]] = {}
 
     def matches(self, pattern: str) -> Iterator[Source]:
-        """Files that a pattern names, in no order; of a file that has several names, perhaps all of them."""
+        """Files that a pattern names, in no order; a file with several names may come under each."""
         entry = self._entry(pattern)
         if source := source_of(pattern, entry):
             yield source
@@ -195,7 +189,7 @@ class _Search:
                 yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
 
     def _entries(self, folder: str) -> dict[str, Entry]:
-        """What is in a folder, by name, in order; each folder is listed once."""
+        """Entries of a folder in the order of their names; each folder is listed once."""
         if folder not in self.known:
             try:
                 self.known[folder] = dict(sorted(self.base.entries(folder).items()))
@@ -204,14 +198,14 @@ class _Search:
         return self.known[folder]
 
     def _entry(self, path: str) -> Entry:
-        """What is at a path."""
+        """The entry at a path."""
         entry = self._file_entry(path)
-        # Of folders of object stores only their lists tell.
+        # Only a list shows whether an object store has a folder.
         is_object = path.partition("://")[0] in OBJECT_STORES
         return "folder" if entry == "neither" and is_object and self._entries(path) else entry
 
     def _file_entry(self, path: str) -> Entry:
-        """The same of what is a file, if it is there."""
+        """The entry at a path that is no folder of an object store."""
         folder, name = os.path.split(path)
         if folder in self.known:
             return self.known[folder].get(name, "neither")
@@ -221,19 +215,19 @@ class _Search:
             raise _unreadable(error) from error
 
     def _in_folder(self, base: str) -> Iterator[Source]:
-        """The corpus files of a folder; what else is there is counted."""
-        # Asked first: it lists the folder, and below a URL `_is_store` then finds its files in that list.
+        """The corpus files of a folder; other files are counted."""
+        # Comes first, as it lists the folder: below a URL `_is_store` looks into that list.
         is_output = self._is_output(base)
         if self._is_store(base):
             self.skipped.add(real_place(base))
             return
-        waiting, seen = deque([base]), set()
+        waiting, visited = deque([base]), set()
         while waiting:
             folder = waiting.popleft()
             real = real_place(folder)
-            if real in seen:
+            if real in visited:
                 continue
-            seen.add(real)
+            visited.add(real)
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
@@ -243,21 +237,21 @@ class _Search:
                         waiting.append(path)
                 elif not (source := source_of(path, entry)):
                     self.others[path] = "no regular file"
-                elif not is_corpus_file(source):
+                elif not kind_by_name(source):
                     self.others[path] = _ending(name)
-                # Of an output that is named as input the records alone are read.
+                # From an output that is named as input, only the records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield source
 
     def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[Source]:
-        """The files below a folder that the parts of a pattern match, as `glob` matches them."""
-        waiting, seen = deque([(base, pattern)]), set()
+        """Files below a folder that the parts of a pattern match, by the rules of `glob`."""
+        waiting, visited = deque([(base, pattern)]), set()
         while waiting:
             folder, parts = waiting.popleft()
             state = (real_place(folder), len(parts))
-            if state in seen:
+            if state in visited:
                 continue
-            seen.add(state)
+            visited.add(state)
             part, rest = parts[0], parts[1:]
             if part == _ANY and rest:
                 waiting.append((folder, rest))
@@ -270,7 +264,7 @@ class _Search:
                     yield source
 
     def _is_ours(self, folder: str) -> bool:
-        """Whether DivOrder wrote a folder; if so it is counted as skipped."""
+        """Whether DivOrder wrote a folder; if so, it is skipped."""
         real = real_place(folder)
         is_ours = self.is_own(real) or self._is_output(folder) or self._is_store(folder)
         if is_ours:
@@ -282,7 +276,7 @@ class _Search:
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
     def _matching(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
-        """Path and entry of what is in a folder that one part of a pattern matches."""
+        """Path and entry of everything in a folder that one part of a pattern matches."""
         if not _MAGIC.search(part):
             path = os.path.join(folder, part)
             yield path, self._entry(path)
@@ -302,10 +296,10 @@ class _Search:
         return False
 
     def _is_output(self, folder: str) -> bool:
-        """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
+        """Whether a folder holds an output or an export, or the rest of one whose run was killed."""
         names = self._entries(folder)
         place = as_place(folder)
-        # A neighbour with a manifest is like an export of old, which held its own.
+        # The manifest of an export lies beside it; that of an old one lies in it.
         has_manifest = OLD_EXPORT_MANIFEST in names or is_file(
             self._file_entry(str(file_at(place, EXPORT_MANIFEST)))
         )
@@ -322,7 +316,7 @@ def _unreadable(error: OSError) -> InputError:
 
 
 def _ending(name: str) -> str:
-    """The end of a name that says what a file holds: `.csv`, `.jsonl.zip`, `.csv.gz`."""
+    """The end of a name that tells the kind of a file: `.csv`, `.jsonl.zip`, `.csv.gz`."""
     *_, before, last = ("", "", *Path(name.lower()).suffixes)
     both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
     return (before + last if both else last) or "without suffix"

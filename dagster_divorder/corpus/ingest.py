@@ -1,9 +1,12 @@
-"""Input blocks to stored fragments and a view. Only records never seen under this key are parsed and stored.
+"""Turns blocks of the input into stored fragments and a view. Only records that are new under this key are parsed.
 
-A record is known by its id (the hash of its raw bytes), a document by the hash of its text. New ones gather into a pair
-of fragments, documents first, so that a stored record's document is always there; a killed run loses at most the open
-pair. Nothing refers to a fragment before the view does. Of a file's prefix that an earlier run read, rows and rejects
-are taken over from the view and the rejects of that run.
+The id of a record is the hash of its raw bytes, that of a document the hash of its text. New ones gather in a pair of
+fragments. Its documents are written first, so no stored record lacks its document; a killed run loses at most the open
+pair. Only the view refers to fragments. For a file's prefix that an earlier run read, rows and rejects come from the
+view and the rejects of that run.
+
+The way of a block: corpus.py (files) -> inputs.py (read) -> blocks.py (compared with known records, parsed) ->
+ingest.py -> pairs.py (fragments); at the end of a file, its state.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,13 +23,14 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import BlockRecords, Records, joined, put_pair, record_index
-from dagster_divorder.corpus.corpus import Begin, End
+from dagster_divorder.corpus.blocks import Parsed, Records, Refusal, compare
+from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
-from dagster_divorder.corpus.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
+from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.multiset import Multiset
-from dagster_divorder.corpus.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
+from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index, utf8
+from dagster_divorder.corpus.parts import Jobs, Pair, Pick
 from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError, RejectLimitError
@@ -38,26 +41,19 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
     Fragments,
-    fragment_name,
-    of_shape,
     records_folder,
-    row_ids,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import View
 
 _SHOWN_REJECTS = 10
 _WAITING_PAIRS = 1
-"""Pairs of fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
-_KEPT_ROWS = 1 << 16
-"""Rows of a view that are gone through at a time."""
-_LOADED_IDS = 1 << 20
-"""Ids of stored fragments that are taken in at a time."""
+"""Most pairs of fragments that wait to be written while reading goes on: it bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an earlier run under the same key came to: its view, the file of its rejects, and its file states."""
+    """Results of an earlier run under the same key: its view, the file of its rejects, and its file states."""
 
     view: View
     rejects: str
@@ -65,8 +61,8 @@ class Before:
 
 
 class Unfinished(NamedTuple):
-    """A last line without its newline that is no whole JSON: its file, its number, the byte that it begins at, and its
-    first bytes."""
+    """A last line without newline that is no whole JSON: its file, its number, its first byte's offset, and its first
+    bytes."""
 
     file: str
     line: int
@@ -76,43 +72,43 @@ class Unfinished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one reading of the input found."""
+    """Figures of one reading of the input."""
 
     version: str
-    """Hash of the key, of the record ids in input order, and of the rejects where there are some: equal input, equal
-    version, whatever the fragments."""
+    """Hash of the key, of the record ids in input order, and of any rejects: equal inputs have equal versions, whatever
+    the fragments."""
     records: int
     distinct_records: int
     documents: int
     multiset: Multiset
-    """The accepted records, to be compared with those of an output."""
+    """The accepted records, to compare with those of an output."""
     rejected: int
     new_records: int
     new_documents: int
     unfinished: tuple[Unfinished, ...]
-    """Last lines that are left for the next run."""
+    """Last lines, left for the next run."""
     stored: dict[str, dict[str, int]]
-    """Of the accepted "records" and of their "documents", how many each fragment holds that was there before."""
+    """For "records" and "documents": the number of accepted ones in each fragment that was stored before."""
     ids: np.ndarray
-    """The first half of the id of every document, uint64 (documents,); of a reading that stores, none."""
+    """The first half of the id of every document, uint64 (documents,); empty for a reading that stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What one reading of the input found and stored."""
+    """Results of one reading of the input that stores."""
 
     survey: Survey
     view: View
     rejects: str
     """File of the refused records."""
     states: tuple[FileState, ...]
-    """Of each file whose prefix the next run can know again."""
+    """States of the files that the next run can recognise."""
     text_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a reading of the input is: the records accepted, how many were refused, bytes of rejects."""
+    """A place in the reading of the input: the accepted records, the number of refused ones, bytes of rejects."""
 
     accepted: Multiset
     refused: int
@@ -120,9 +116,9 @@ class _Place:
 
 
 class Ingest:
-    """One reading of the input into the store; a context manager, so that its writer and temporary file are closed.
+    """One reading of the input into the store; a context manager that closes its writer and temporary files.
 
-    A `dry` one stores nothing, and can only be asked for its `survey`.
+    A `dry` one stores nothing, and has only a `survey`.
     """
 
     def __init__(
@@ -135,7 +131,7 @@ class Ingest:
         scratch: Path | None = None,
         dry: bool = False,
     ) -> None:
-        """scratch: folder for the ids of what is read, which are in memory without one."""
+        """scratch: folder for ids of records and documents; without one they are in memory."""
         self.store = store
         self.kind = kind
         self._shape, self._unit = DEFAULT_SHAPE, ""
@@ -143,14 +139,13 @@ class Ingest:
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[None]] = deque()
-        self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
-        self._records = _FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
-        # Of the open pair of fragments: content of its records, or where they are in the input.
+        self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
+        self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
+        # The contents of the open pair of fragments, or the picks that they are written from.
         self._open: list[Any] = []
-        self._parts: list[Part] = []
         self._jobs = Jobs()
         self._new_text_bytes = 0
-        # The document row of each record row, in parts, in row order.
+        # The document row of each record row, in row order.
         self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
         self._version = blake3(key.encode())
         self._load()
@@ -158,7 +153,7 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        # By shape: how many records were accepted and refused, and what the first of these is, as lines of a message.
+        # By shape: numbers of accepted and refused records, and the first refused one, as lines of a message.
         self._accepted_of: Counter[Shape] = Counter()
         self._refused_of: Counter[Shape] = Counter()
         self._first_of: dict[Shape, tuple[str, str]] = {}
@@ -167,11 +162,11 @@ class Ingest:
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
-        # Of the earlier view these rows alone are held on to.
+        # Of the earlier view, only these rows stay in memory.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
-        """The file states of the earlier run; none if a fragment of its view is gone."""
+        """File states of the earlier run; none if a fragment of its view is gone."""
         if before and self._kept_rows is not None:
             self.known = before.states
             if any(state.refused for state in self.known):
@@ -188,7 +183,7 @@ class Ingest:
     def _load(self) -> None:
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
             rows = self._documents.ids.find(index["document"])
-            # A record whose document is gone is read again, as if never seen.
+            # A record whose document is gone counts as new.
             sound = bool((rows >= 0).all())
             if sound:
                 self._document_of.append(compact(rows))
@@ -197,22 +192,22 @@ class Ingest:
         self._documents.load(lambda index: True)
         self._records.load(find_documents)
 
-    def begin(self, file: Begin) -> None:
-        """Begin with the next file of the input, and take over what is known of it."""
+    def begin(self, file: InputFile) -> None:
+        """Begin the next file of the input with the records of its known prefix."""
         self._begun = self._place()
         self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
-            self._keep(file.path, file.kept)
+            self._keep(str(file.path), file.kept)
         self._whole = self._place()
 
-    def end(self, file: End) -> None:
-        """End with that file."""
+    def end(self, read: FileState | None) -> None:
+        """End the file. read: the state of its bytes (`InputFile.end`)."""
         if self._unfinished and self._unfinished[-1].byte < 0:
-            self._unfinished[-1] = self._unfinished[-1]._replace(byte=file.read.size if file.read else 0)
-        if file.read:
+            self._unfinished[-1] = self._unfinished[-1]._replace(byte=read.size if read else 0)
+        if read:
             self._file_states.append(
                 replace(
-                    file.read,
+                    read,
                     first=self._begun.accepted.records,
                     last=self._whole.accepted.records,
                     first_reject=self._begun.reject_bytes,
@@ -228,8 +223,8 @@ class Ingest:
 
     def _keep(self, path: str, kept: FileState) -> None:
         assert self._kept_rows is not None
-        for first in range(kept.first, kept.last, _KEPT_ROWS):
-            rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
+        for first in range(kept.first, kept.last, KEPT_ROWS):
+            rows = self._kept_rows[first : min(first + KEPT_ROWS, kept.last)]
             self._version.update(to_bytes(self._records.ids.ids(rows)))
             self._record_rows.append(rows)
         self._accepted += kept.multiset
@@ -240,106 +235,73 @@ class Ingest:
                 path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
             )
 
-    def add(self, block: Block) -> None:
-        """Take in the next block of the file that has begun."""
+    def add(self, block: Records | LongRecord) -> None:
+        """Add the next block of the file that has begun."""
         if isinstance(block, LongRecord):
-            self._refuse_long(block)
+            line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
+            self._reject(block.path, line, block.number, reason)
         else:
-            self._add(BlockRecords(block, self._shape))
-        # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
-        if isinstance(block, RowBlock) or not block.unterminated:
+            comparison = compare(block, self._records.ids, self._shape)
+            self._accepted += comparison.multiset
+            self._accepted_of[self._shape] += len(comparison.ids)
+            self._version.update(to_bytes(comparison.ids))
+            if comparison.parsed:
+                comparison.rows[comparison.new] = self._store(comparison.parsed)
+            self._record_rows.append(compact(comparison.rows[comparison.distinct]))
+            self._refuse(block.path, comparison.refusals)
+        # The next run reads a last line without terminator again, even if it is a record.
+        if not block.unterminated:
             self._whole = self._place()
 
-    def add_surveyed(self, part: Part, surveyed: Surveyed, lines: int) -> None:
-        """Take in the next part of the file that has begun, which so many lines lie before."""
-        number = len(self._parts)
-        self._parts.append(part)
-        again = Rereading({number: part})
-        for at, block in enumerate(surveyed.blocks):
-            if at == len(surveyed.blocks) - 1 and not surveyed.last_whole:
-                self._whole = self._place()
-            if isinstance(block, LongRecord):
-                self._refuse_long(replace(block, number=block.number + lines))
-            else:
-                self._add(SurveyedRecords(block, number, at, lines, again, self._shape))
-        if surveyed.last_whole:
-            self._whole = self._place()
+    def _refuse(self, path: str, refusals: Sequence[Refusal]) -> None:
+        for refusal in refusals:
+            if refusal.unfinished:
+                # The end of the file tells where it begins.
+                self._unfinished.append(Unfinished(path, refusal.number, -1, refusal.raw[:SHOWN_BYTES]))
+                break
+            line = reject_line(path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
+            self._reject(path, line, refusal.number, refusal.reason)
 
-    def _refuse_long(self, block: LongRecord) -> None:
-        line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
-        self._reject(block.path, line, block.number, reason)
-
-    def _add(self, block: Records) -> None:
-        ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
-        once = distinct(ids)
-        rows = self._records.ids.find(ids[once.first])
-        new = np.flatnonzero(rows < 0)
-        if len(new):
-            rows[new] = self._take_new(block, once.first[new])
-        rows = rows[once.inverse]
-        accepted = rows >= 0
-        if not accepted.all():
-            self._refuse(block, np.flatnonzero(~accepted))
-            rows, ids = rows[accepted], ids[accepted]
-        self._version.update(to_bytes(ids))
-        self._accepted += block.multiset(accepted)
-        self._accepted_of[self._shape] += len(rows)
-        self._record_rows.append(compact(rows))
-
-    def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
-        """Put new records of a block, no two of them equal, and their documents into the open pair of fragments, as far
-        as they are sound.
-
-        Returns the record row of each, -1 where it is refused.
-        """
-        texts = block.texts(at)
-        rows = np.full(len(at), -1, dtype=np.int64)
-        if not len(texts.sound):
-            return rows
-        at = at[texts.sound]
-        once = distinct(texts.ids)
-        document_rows = self._documents.ids.find(texts.ids[once.first])
+    def _store(self, new: Parsed) -> np.ndarray:
+        """Add m distinct new records and their new documents to the open pair of fragments; returns the record rows,
+        int64 (m,)."""
+        once = distinct(new.document_ids)
+        document_rows = self._documents.ids.find(new.document_ids[once.first])
         unseen = np.flatnonzero(document_rows < 0)
         fresh = once.first[unseen]
-        index = {"id": texts.ids[fresh], "size": texts.sizes[fresh]}
-        document_rows[unseen] = self._documents.add(index)
-        self._new_text_bytes += int(index["size"].sum())
-        taken, sizes = block.take(at, texts, fresh)
-        index = record_index(block.ids[at], texts.ids, sizes, self._shape)
-        rows[texts.sound] = self._records.add(index)
+        self._new_text_bytes += int(new.text_sizes[fresh].sum())
+        document_rows[unseen] = self._documents.add(
+            {"id": new.document_ids[fresh], "size": new.text_sizes[fresh]}
+        )
         self._document_of.append(compact(document_rows[once.inverse]))
-        if not self._dry:
-            self._open.append(taken)
-        if self._records.full or self._documents.full:
+        rows = self._records.add(record_index(new.ids, new.document_ids, new.record_sizes, self._shape))
+        if isinstance(new.content, Pick):
+            self._open.append(new.content._replace(fresh=fresh.astype(np.int32)))
+        elif not self._dry:
+            self._open.append(PairContent(new.content, utf8([new.texts[at] for at in fresh])))
+        if any(
+            writer.open_rows >= FRAGMENT_ROWS or writer.open_bytes >= FRAGMENT_BYTES
+            for writer in (self._records, self._documents)
+        ):
             self._flush()
         return rows
-
-    def _refuse(self, block: Records, refused: np.ndarray) -> None:
-        for refusal in block.refusals(refused):
-            if refusal.unfinished:
-                # Where it begins is known at the end of the file.
-                begins = refusal.raw[:SHOWN_BYTES]
-                self._unfinished.append(Unfinished(block.path, refusal.number, -1, begins))
-                break
-            line = reject_line(block.path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
-            self._reject(block.path, line, refusal.number, refusal.reason)
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
         self._rejected += 1
-        said = f"{path}:{number}: {reason}"
+        first = f"{path}:{number}: {reason}"
         self._refused_of[self._shape] += 1
         if self._shape not in self._first_of:
             looks = looks_like(reject_bytes(line)) if reason != EMPTY_TEXT else ""
-            self._first_of[self._shape] = said, f"The first is {looks}.\n" if looks else ""
+            self._first_of[self._shape] = first, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
-            self._first_rejects.append(said)
+            self._first_rejects.append(first)
 
     def _flush(self) -> None:
         documents, records = self._documents.close(), self._records.close()
         taken, self._open = self._open, []
         if taken and isinstance(taken[0], Pick):
-            self._jobs.add(self._parts, taken)
+            self._jobs.add(taken)
         elif taken:
             folder = self._records.fragments.folder
             self._writing.append(self._writer.submit(put_pair, self.store, folder, taken, documents, records))
@@ -350,10 +312,10 @@ class Ingest:
             self._writing.popleft().result()
 
     def survey(self, max_reject_share: float) -> Survey:
-        """What was found, at the end of the input.
+        """Figures of the whole input, once all blocks are added.
 
         Raises:
-            RejectLimitError: too many records were refused; what this reading stored is removed again.
+            RejectLimitError: too many records were refused; the fragments of this reading are removed again.
             InputError: no record was accepted.
         """
         self._check(max_reject_share)
@@ -393,7 +355,7 @@ class Ingest:
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
                 f"{looks}Correct the input (or input.text_field), or raise input.max_reject_share"
             )
-        # However few these are among the records of all inputs.
+        # An input must hold records, however small its share.
         for shape, (first, looks) in self._first_of.items():
             if not self._accepted_of[shape]:
                 self.abandon()
@@ -403,21 +365,23 @@ class Ingest:
                         f"{first}\n{looks}Correct the input (or input.text_field)"
                     )
         if not self._accepted.records:
-            said = "the input holds no records; expected at least one JSONL line or Parquet row"
+            message = "the input holds no records; expected at least one JSONL line or Parquet row"
             if self._unfinished:
                 file, line, _, begins = self._unfinished[0]
                 looks = looks_like(begins) or "a line that is still being written, or was cut short"
-                said = f"{said}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
-            raise InputError(said)
+                message = (
+                    f"{message}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
+                )
+            raise InputError(message)
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)
         return self._rejects.read()
 
     def finish(
-        self, max_reject_share: float, write: Callable[[Sequence[Job]], object] | None = None
+        self, max_reject_share: float, write: Callable[[Sequence[list[Pair]]], object] | None = None
     ) -> Ingested:
-        """Store what is open, `write` what was surveyed, and return the view of the whole input.
+        """Store the open pair, `write` surveyed ones, and return the view of the whole input.
 
         Raises:
             RejectLimitError, InputError: as `survey` does.
@@ -429,10 +393,10 @@ class Ingest:
         if write:
             write(self._jobs)
         used = np.zeros(self._documents.ids.size, dtype=bool)
-        # Nothing is looked up any more.
+        # All look-ups are done: their memory is free for the view.
         self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
-        record_row = _joined(self._record_rows)
-        document_row = _joined(self._document_of)[record_row]
+        record_row = _concatenated(self._record_rows)
+        document_row = _concatenated(self._document_of)[record_row]
         used[document_row] = True
         text_bytes = self._new_text_bytes + self._documents.stored_bytes(used)
         records = self._records.used(record_row)
@@ -446,132 +410,16 @@ class Ingest:
         )
 
     def abandon(self) -> None:
-        """Remove the fragments this reading stored; of what was surveyed there is none yet."""
+        """Remove the fragments that this reading stored; surveyed ones are not written yet."""
         self._await_writes(0)
-        if self._parts:
+        if self._jobs:
             return
         for written in (self._records, self._documents):
             written.abandon()
 
 
-class _FragmentWriter:
-    """Fragments of one folder: those there, those put by this reading, and the open one.
-
-    The index of ids is the only holder of the ids of closed fragments.
-    """
-
-    def __init__(self, fragments: Fragments, scratch: Path | None, *, dry: bool) -> None:
-        self.fragments = fragments
-        self.ids = IdIndex(scratch)
-        self._dry = dry
-        self._names: list[str] = []
-        self._rows: list[int] = []
-        self._put: list[str] = []
-        self._open_index: list[dict[str, np.ndarray]] = []
-        self._open_rows = self._open_bytes = 0
-
-    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
-        """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
-        content = self.fragments.files()
-        ids, waiting = [np.empty((0, 2), np.uint64)], 0
-        for name, index in self.fragments.indexes():
-            if name in content and take(index):
-                self._names.append(name)
-                self._rows.append(len(index["id"]))
-                ids.append(row_ids(index))
-                waiting += len(index["id"])
-                if waiting >= _LOADED_IDS:
-                    self.ids.add(np.concatenate(ids))
-                    ids, waiting = ids[:1], 0
-        self.ids.add(np.concatenate(ids))
-
-    def count_stored(self, used: np.ndarray) -> dict[str, int]:
-        """How many of the rows of each fragment are used, of those that were there before."""
-        return {name: int(used[low:high].sum()) for name, (low, high) in self._stored().items()}
-
-    def stored_bytes(self, used: np.ndarray) -> int:
-        """The sum of their sizes."""
-        found, stored = 0, self._stored()
-        # The indexes that were just written are not read back for nothing.
-        for name, index in self.fragments.indexes() if stored else ():
-            if name in stored:
-                low, high = stored[name]
-                found += int(index["size"][used[low:high]].sum())
-        return found
-
-    def _stored(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each fragment that was there before begin and end."""
-        stored = len(self._names) - len(self._put)
-        ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
-        return dict(zip(self._names, pairwise([0, *ends]), strict=False))
-
-    def rows_of(self, view: View) -> np.ndarray | None:
-        """Rows of the records at a view's input positions, int64 (N,); None where a fragment of it is gone."""
-        starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
-        start_of = dict(zip(self._names, starts.tolist(), strict=False))
-        if not all(fragment.name in start_of for fragment in view.records):
-            return None
-        first = offsets(view.records)
-        shift = np.array([start_of[fragment.name] for fragment in view.records], np.int64) - first[:-1]
-        rows = view.record_row.astype(np.uint32 if starts[-1] < 1 << 32 else np.int64)
-        _shift(rows, first, shift)
-        return rows
-
-    def add(self, index: dict[str, np.ndarray]) -> np.ndarray:
-        """Put rows into the open fragment; return their row numbers."""
-        if not self._dry:
-            self._open_index.append(index)
-            self._open_rows += len(index["id"])
-            self._open_bytes += int(index["size"].sum())
-        return self.ids.add(row_ids(index))
-
-    @property
-    def full(self) -> bool:
-        return self._open_rows >= FRAGMENT_ROWS or self._open_bytes >= FRAGMENT_BYTES
-
-    def close(self) -> dict[str, np.ndarray]:
-        """Close the open fragment; its index."""
-        index = joined(self._open_index) if self._open_index else {}
-        if self._open_rows:
-            self._names.append(fragment_name(index))
-            self._rows.append(self._open_rows)
-            self._put.append(self._names[-1])
-        self._open_index = []
-        self._open_rows = self._open_bytes = 0
-        return index
-
-    def abandon(self) -> None:
-        for name in self._put:
-            self.fragments.delete(name)
-
-    def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
-        """The fragments that some of the rows lie in, by first use. Changes `rows`, which then count through
-        these fragments laid end to end."""
-        starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
-        first = np.full(len(self._names), -1, dtype=np.int64)
-        # Of several values for one place the last stays, so this leaves the first use.
-        for low in reversed(range(0, len(rows), _KEPT_ROWS)):
-            fragment = np.searchsorted(starts, rows[low : low + _KEPT_ROWS], side="right") - 1
-            first[fragment[::-1]] = np.arange(low + len(fragment) - 1, low - 1, -1)
-        numbers = np.flatnonzero(first >= 0)
-        numbers = numbers[np.argsort(first[numbers])]
-        files = self.fragments.files()
-        kept = tuple(Fragment(self._names[i], files[self._names[i]], self._rows[i]) for i in numbers)
-        shift = np.zeros(len(self._names), dtype=np.int64)
-        shift[numbers] = np.concatenate([[0], np.cumsum([f.rows for f in kept], dtype=np.int64)])[:-1]
-        _shift(rows, starts, shift - starts[:-1])
-        return kept
-
-
-def _shift(rows: np.ndarray, starts: np.ndarray, shift: np.ndarray) -> None:
-    """Add to each row, int (N,), the shift of the fragment that it lies in, by where fragments start."""
-    for low in range(0, len(rows), _KEPT_ROWS):
-        some = rows[low : low + _KEPT_ROWS]
-        some[:] = some + shift[np.searchsorted(starts, some, side="right") - 1]
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Parts as one array; they are freed."""
-    whole = np.concatenate(parts)
-    parts.clear()
+def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
+    """The arrays as one; clears the list, so that their memory is free."""
+    whole = np.concatenate(arrays)
+    arrays.clear()
     return whole

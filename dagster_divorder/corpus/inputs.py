@@ -1,14 +1,14 @@
 """The records of one input file, block by block, in order.
 
 A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
-all its columns. Blank lines are no records. A last line without terminator that begins an object and is not valid
-JSON is a line still being written: it is left for the next run (in a compressed file and at a URL, where nothing is
-appended to in place, it is refused).
+all its columns. Blank lines are no records. A last line that has no terminator, begins an object and is not valid JSON
+is a line still being written: it is left for the next run. (In a compressed file and at a URL it is refused: nobody
+appends to those in place.)
 
 Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
-than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.
-Known weakness: a Parquet row is decoded before its size is known, and a page of a column, which is some 1,024 rows by
-most writers however large they are, is held whole.
+than a record may be is never in memory whole. Memory: a few times BLOCK_BYTES and the longest record.
+Known weakness: a Parquet row is decoded before its size is known, and a page of a column, by most writers some 1,024
+rows of any size, is in memory whole.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
 BLOCK_BYTES = 8 << 20
 BLOCK_LINES = 8192
-"""However short: a fragment is closed behind a block, so that it has less than twice as many rows as it should."""
+"""Most lines of a block: a fragment is closed behind a block, so its rows are less than twice what they should be."""
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
-"""Read at once of each column of a Parquet file."""
+"""Read from each column of a Parquet file at a time."""
 SHOWN_BYTES = 1024
-"""Of a record that is too long, so much is kept for its reject."""
+"""Bytes of a record that is too long that are kept for its reject."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -72,7 +72,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True)
 class LongRecord:
-    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, its size as far as it was read,
+    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, the bytes of it that were read,
     and its first bytes."""
 
     path: str
@@ -92,10 +92,8 @@ def kind_of(path: Source) -> Kind:
     Raises:
         InputError: the name ends in neither.
     """
-    if path.name.lower().endswith(PARQUET_SUFFIXES):
-        return "parquet"
-    if _bare_name(path).endswith(JSONL_SUFFIXES):
-        return "jsonl"
+    if kind := kind_by_name(path):
+        return kind
     csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
@@ -103,20 +101,18 @@ def kind_of(path: Source) -> Kind:
     )
 
 
-def is_corpus_file(path: Source) -> bool:
-    """Whether a file is JSONL or Parquet by its name."""
-    return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
+def kind_by_name(path: Source) -> Kind | None:
+    """Kind of a file, from its name; None if it is neither JSONL nor Parquet."""
+    name = path.name.lower()
+    if name.endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    bare = name if is_plain(path) else name.removesuffix(path.suffix.lower())
+    return "jsonl" if bare.endswith(JSONL_SUFFIXES) else None
 
 
 def is_plain(path: Source) -> bool:
     """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
     return path.suffix.lower() not in CODECS
-
-
-def _bare_name(path: Source) -> str:
-    """A name in small letters without the suffix of a compression."""
-    name = path.name.lower()
-    return name if is_plain(path) else name.removesuffix(path.suffix.lower())
 
 
 def read_lines(
@@ -126,14 +122,15 @@ def read_lines(
     limit: int = MAX_RECORD_BYTES,
     until: tuple[int, int] | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
-    by itself.
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; a line of more than `limit`
+    bytes comes by itself.
 
     Args:
         file: the plain file, open; by default it is opened.
-        prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
-        until: (first, last), for the lines alone whose line feeds lie in these bytes, the first of them beginning where
-            `prefix` ends; then what is read behind their last line feed comes as an unterminated line.
+        prefix: the part of the file that is known; reading starts behind it. Grows by each whole line, once the lines
+            read with it are handed out.
+        until: (first, last): only lines whose line feed lies in these bytes, the first of which begins at the end of
+            `prefix`. The bytes behind their last line feed then come as an unterminated line.
 
     Raises:
         InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
@@ -141,9 +138,9 @@ def read_lines(
     """
     prefix = prefix or PrefixHashes()
     plain = is_plain(path)
-    # The line that has not ended yet, joined when it has.
+    # The open line in pieces, joined when it ends.
     pieces: list[bytes] = []
-    held = 0
+    size = 0
     long: _LongLine | None = None
     with readable(path, prefix), file or open_source(path) as raw:
         if not prefix.size:
@@ -170,15 +167,14 @@ def read_lines(
             if newline:
                 data = b"".join([*pieces, ended])
                 lines = data.split(b"\n")
-                before = prefix.lines
+                pieces, size = [], 0
+                yield from _blocks(path, lines, prefix.lines, limit, opens=prefix.begin == prefix.lines == 0)
                 prefix.end_lines(data, len(lines))
-                pieces, held = [], 0
-                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
             pieces.append(rest)
-            held += len(rest)
-            if held > limit:
-                long, pieces, held = _LongLine(prefix, pieces), [], 0
-    # A compressed file is never appended to in place, so its last line is not one still being written.
+            size += len(rest)
+            if size > limit:
+                long, pieces, size = _LongLine(prefix, pieces), [], 0
+    # Nobody appends to a compressed file in place, so its last line is whole.
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
     elif rest := b"".join(pieces):
@@ -187,7 +183,7 @@ def read_lines(
 
 
 class _LongLine:
-    """A line that has grown beyond the limit: its size, how it begins, and the prefix of the file up to where it is."""
+    """A line beyond the limit: its size, its first bytes, and the prefix of the file with the line so far."""
 
     def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
         self.size = 0
@@ -208,8 +204,8 @@ class _LongLine:
 def _blocks(
     path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines as blocks, and each of more than `limit` bytes by itself. before: how many lines of the file come
-    before them. opens: the first of them is the file's first."""
+    """Whole lines as blocks; a line of more than `limit` bytes comes by itself. before: number of lines of the file
+    before them. opens: the first of them is the first of the file."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
     for low, high in pairwise([-1, *long, len(lines)]):
         if low >= 0:
@@ -237,7 +233,7 @@ def _line_block(
 
 @contextlib.contextmanager
 def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
-    """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
+    """Turns an OSError of a file that is read up to the end of `prefix` into an InputError."""
     try:
         yield
     except FileNotFoundError:
@@ -248,7 +244,7 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
-        # Who reads from the middle knows no line's number.
+        # A reader that starts in the middle knows no line numbers.
         place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
             f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
@@ -256,20 +252,20 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
 
 
 def _looks(path: Source) -> str:
-    """What a file begins like; "" where that is not known."""
+    """What the first bytes of a file look like, "" if unknown."""
     with readable(path, PrefixHashes()), open_source(path) as file:
         return looks_like(file.read(SHOWN_BYTES))
 
 
 def _check_codec(path: Source, file: IO[bytes]) -> None:
-    found, named = suffix_for(file), path.suffix.lower()
-    if found and found != named:
+    actual, named = suffix_for(file), path.suffix.lower()
+    if actual and actual != named:
         says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
         bare = path.name if named not in CODECS else path.name[: -len(named)]
         raise InputError(
-            f"{path} holds {CODECS[found].name} data, and its name says {says}; rename it to {bare}{found}"
+            f"{path} holds {CODECS[actual].name} data, and its name says {says}; rename it to {bare}{actual}"
         )
-    if named in CODECS and not found:
+    if named in CODECS and not actual:
         file.seek(0)
         begins = file.read(SHOWN_BYTES)
         plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
@@ -284,8 +280,8 @@ def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
     Raises:
         InputError: the file is no Parquet, or its columns differ from `expected`, the first file's.
     """
-    with _open_parquet(path, expected) as (_, found):
-        return found
+    with _open_parquet(path, expected) as (_, schema):
+        return schema
 
 
 def read_rows(
@@ -294,8 +290,8 @@ def read_rows(
     limit: int = MAX_RECORD_BYTES,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself. Of
-    rows [first, end) `within` the file: see `row_stretches`.
+    """Rows of a Parquet file, or rows [first, end) `within` it (see `row_stretches`), in blocks of at most
+    `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
 
     Raises:
         InputError: as `read_batches` does.
@@ -307,23 +303,23 @@ def read_rows(
 
 
 def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
-    """(first row, end) of parts of a Parquet file, each of row groups of some `size` bytes, whose blocks are those of
-    the whole file; an end of None is the file's.
+    """(first row, end) of parts of a Parquet file with row groups of some `size` bytes each; an end of None is that of
+    the file. The blocks of the parts are the blocks of the file.
 
     Raises:
         InputError: the file is no Parquet.
     """
     with _open_parquet(path, None) as (file, schema):
-        step, first, row, held = _rows_at_once(file), [0], 0, 0
+        step, first, row, part_size = _rows_at_once(file), [0], 0, 0
         # Arrow ends a batch with a row group where dictionaries change.
         for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
             group = file.metadata.row_group(number)
             aligned = -(-row // step) * step
-            if held >= size and first[-1] < aligned < file.metadata.num_rows:
+            if part_size >= size and first[-1] < aligned < file.metadata.num_rows:
                 first.append(aligned)
-                held = 0
+                part_size = 0
             row += group.num_rows
-            held += group.total_byte_size
+            part_size += group.total_byte_size
     return list(zip(first, [*first[1:], None], strict=True))
 
 
@@ -338,14 +334,14 @@ def row_groups(path: Source) -> list[tuple[int, int]]:
         return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
-def has_dictionary(of: pa.DataType) -> bool:
+def has_dictionary(kind: pa.DataType) -> bool:
     """Whether a type has a dictionary, at any depth."""
     import pyarrow as pa
 
-    if isinstance(of, pa.BaseExtensionType):
-        return has_dictionary(of.storage_type)
-    return pa.types.is_dictionary(of) or any(
-        has_dictionary(of.field(number).type) for number in range(of.num_fields)
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_dictionary(kind.storage_type)
+    return pa.types.is_dictionary(kind) or any(
+        has_dictionary(kind.field(number).type) for number in range(kind.num_fields)
     )
 
 
@@ -355,30 +351,30 @@ def read_batches(
     fields: Sequence[str] | None = None,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`;
-    of one without rows an empty batch, since its columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`.
+    A file without rows gives an empty batch: its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
     """
     import pyarrow as pa
 
-    with _open_parquet(path, schema) as (file, found):
+    with _open_parquet(path, schema) as (file, wanted):
         if fields is not None:
-            names = columns_of(fields, found.names)
-            found = pa.schema([field for field in found if field.name in names])
+            names = columns_of(fields, wanted.names)
+            wanted = pa.schema([field for field in wanted if field.name in names])
         read = 0
         try:
-            for rows in _batches(file, None if fields is None else found.names, *within):
+            for rows in _batches(file, None if fields is None else wanted.names, *within):
                 if fields is not None:
                     # Arrow takes a column called `a.b` for the field `b` of a column `a` as well.
                     rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
-                # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
+                # Casts only columns that differ: Arrow casts lists of nulls, for one, wrongly.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)
-                    for column, field in zip(rows.columns, found, strict=True)
+                    for column, field in zip(rows.columns, wanted, strict=True)
                 ]
-                rows = pa.RecordBatch.from_arrays(columns, schema=found)
+                rows = pa.RecordBatch.from_arrays(columns, schema=wanted)
                 rows.validate()
                 yield rows
                 read += rows.num_rows
@@ -388,15 +384,14 @@ def read_batches(
                 "copy it again, or rewrite it with other types"
             ) from error
         if not read:
-            # Even without rows its columns count: as the first file's, and as ones that may be wrong.
-            empty = [pa.nulls(0, field.type) for field in found]
-            yield pa.RecordBatch.from_arrays(empty, schema=found)
+            empty = [pa.nulls(0, field.type) for field in wanted]
+            yield pa.RecordBatch.from_arrays(empty, schema=wanted)
 
 
 def _batches(
     file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows [first, end), `first` being a multiple of `_rows_at_once`, in the batches that all rows come in."""
+    """Rows [first, end), in the batches of the whole file; `first` is a multiple of `_rows_at_once`."""
     size = _rows_at_once(file)
     if not first and end is None:
         yield from file.iter_batches(size, columns=columns)
@@ -407,17 +402,17 @@ def _batches(
     wanted = (ends[-1] if end is None else end) - first
     low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
     skipped = first - (ends[low - 1] if low else 0)
-    held = None
+    waiting = None
     for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
-        held = pa.concat_batches([held, rows[skipped:]]) if held else rows[skipped:]
+        waiting = pa.concat_batches([waiting, rows[skipped:]]) if waiting else rows[skipped:]
         skipped = max(0, skipped - rows.num_rows)
-        while wanted and held.num_rows >= min(size, wanted):
-            yield held[: min(size, wanted)]
-            wanted, held = max(0, wanted - size), held[size:]
+        while wanted and waiting.num_rows >= min(size, wanted):
+            yield waiting[: min(size, wanted)]
+            wanted, waiting = max(0, wanted - size), waiting[size:]
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Rows that take about BLOCK_BYTES by the row group that holds the largest, at most BLOCK_ROWS."""
+    """Rows that take about BLOCK_BYTES in the row group with the largest rows, at most BLOCK_ROWS."""
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
@@ -428,13 +423,13 @@ def _row_blocks(
 ) -> Iterator[RowBlock | LongRecord]:
     import pyarrow as pa
 
-    def one(at: int) -> pa.RecordBatch:
+    def row_at(at: int) -> pa.RecordBatch:
         return rows.take(pa.array([at]))
 
-    long = [at for at in range(rows.num_rows) if one(at).nbytes > limit] if rows.nbytes > limit else []
+    long = [at for at in range(rows.num_rows) if row_at(at).nbytes > limit] if rows.nbytes > limit else []
     for low, high in pairwise([-1, *long, rows.num_rows]):
         if low >= 0:
-            row = one(low)
+            row = row_at(low)
             yield LongRecord(str(path), first + low, row.nbytes, row_as_json(row)[:SHOWN_BYTES])
         if low + 1 < high or not rows.num_rows:
             yield RowBlock(str(path), rows.slice(low + 1, high - low - 1), first + low + 1)
@@ -448,48 +443,43 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
     with contextlib.ExitStack() as opened:
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
-            # Read piece by piece: a row group may be all of the file.
+            # Through a buffer: a row group may be all of the file.
             file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
-            found = _without_views(file.schema_arrow)
+            schema = file.schema_arrow
+            # Arrow takes no rows of string views; a Parquet file holds the same for strings.
+            schema = pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             looks = _looks(path)
             raise InputError(
                 f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        if expected is not None and not found.equals(expected):
+        if expected is not None and not schema.equals(expected):
             raise InputError(
-                f"{path} has other columns than the files before it: {_describe(found)}; "
+                f"{path} has other columns than the files before it: {_describe(schema)}; "
                 f"expected {_describe(expected)}; rewrite it with that schema, or give it an [[input]] block of its own"
             )
-        yield file, found
-
-
-def _without_views(schema: pa.Schema) -> pa.Schema:
-    """String views, of which Arrow takes no rows, as strings: a Parquet file holds the same for either."""
-    import pyarrow as pa
-
-    return pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
+        yield file, schema
 
 
 def _without_view(field: pa.Field) -> pa.Field:
     import pyarrow as pa
 
-    of = field.type
-    if pa.types.is_string_view(of):
-        of = pa.large_string()
-    elif pa.types.is_binary_view(of):
-        of = pa.large_binary()
-    elif pa.types.is_struct(of):
-        of = pa.struct([_without_view(child) for child in of])
-    elif pa.types.is_map(of):
-        of = pa.map_(_without_view(of.key_field), _without_view(of.item_field))
-    elif pa.types.is_large_list(of):
-        of = pa.large_list(_without_view(of.value_field))
-    elif pa.types.is_fixed_size_list(of):
-        of = pa.list_(_without_view(of.value_field), of.list_size)
-    elif pa.types.is_list(of):
-        of = pa.list_(_without_view(of.value_field))
-    return field.with_type(of)
+    kind = field.type
+    if pa.types.is_string_view(kind):
+        kind = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        kind = pa.large_binary()
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_without_view(child) for child in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_without_view(kind.key_field), _without_view(kind.item_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_without_view(kind.value_field))
+    elif pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_without_view(kind.value_field), kind.list_size)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_without_view(kind.value_field))
+    return field.with_type(kind)
 
 
 def _describe(schema: pa.Schema) -> str:

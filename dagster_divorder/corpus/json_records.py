@@ -1,8 +1,8 @@
-"""The JSON of a record: as orjson reads it, and the two things that are commonly written and that it does not read.
+"""JSON as orjson reads it, and two common things that it does not read.
 
-`NaN` and `Infinity`, which Python's json writes for such floats, are no JSON: they are read as null, so that a record
-is not lost for a number that nobody uses. Whole numbers beyond 64 bits, which orjson makes floats of, keep their digits
-where `with_exact_integers` is asked for.
+`NaN` and `Infinity`, which Python's json writes for such floats, are no JSON: they are read as null, so that no record
+is lost for a number that nobody uses. orjson turns whole numbers beyond 64 bits into floats; `with_exact_integers`
+keeps their digits.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def parse(line: bytes) -> Any:
     except orjson.JSONDecodeError:
         if b"NaN" not in line and b"Infinity" not in line:
             raise
-        # A string stays as it is: what it holds must not be taken for such a literal.
-        return orjson.loads(_NO_NUMBER.sub(lambda found: found[0] if found[0][:1] == b'"' else b"null", line))
+        # Strings match too, and stay as they are: words in them are no literals.
+        return orjson.loads(_NO_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", line))
 
 
 def with_exact_integers(line: bytes) -> bytes:
     """The same line with whole numbers of 19 digits and more as strings."""
-    return _LARGE.sub(lambda found: found[0] if found[0][:1] == b'"' else b'"%s"' % found[0], line)
+    return _LARGE.sub(lambda match: match[0] if match[0][:1] == b'"' else b'"%s"' % match[0], line)

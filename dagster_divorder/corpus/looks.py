@@ -1,8 +1,8 @@
-"""What content looks like that does not hold one text a record, and what its owner can do: chats, pairs, one JSON
-array, a web page that was saved under the name of a corpus. Opens no file.
+"""Recognises content without one text a record, and says what to do: chats, pairs, one JSON array, a web page that was
+saved under the name of a corpus. Opens no file.
 
-Known weakness: it looks at a record or the first bytes of a file only, so its findings are put into errors and
-warnings; nothing is refused by them that would be read otherwise.
+Known weakness: it looks at one record or at the first bytes of a file, so its findings only explain errors and
+warnings; they refuse nothing.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Any, NamedTuple
 import orjson
 
 _TURNS = {("role", "content"): "chat messages", ("from", "value"): "ShareGPT conversations"}
-"""(speaker, said): the keys of a turn, and what records of such turns are called."""
-_PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
+"""(key of the speaker, key of the words) of a turn: the name of such records."""
+_KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "preference pairs": (("chosen",), ("rejected",)),
     "Alpaca instruction records": (("instruction",), ("output", "response")),
     "prompt and completion records": (("prompt", "question", "query"), ("completion", "response", "answer")),
 }
-"""The fields that such records have, each under one of some names."""
+"""Kind of records: the alternative names of each field that they have."""
 _WRITTEN_TURNS = ('[{"role"', '[{"content"', '[{"from"', '[{"value"')
-"""How a list of turns begins that is written as a text."""
+"""Beginnings of a list of turns that is written as a text."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
 _BETWEEN = ("input", "context")
-"""A part of Alpaca records that not all have."""
+"""Optional fields of Alpaca records."""
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
-"""Records from which on their texts are compared, and the mean size below which texts may be labels."""
+"""Fewest records whose texts are compared, and the mean size below which texts may be labels."""
 
 
 class Structure(NamedTuple):
-    """Fields that make up a text together. kind: what such records are called. fields: these names. rendered: a jq
-    expression of their one text. texts: which of the fields are texts by themselves."""
+    """Fields that make up one text together. kind: the name of such records. fields: the names of the fields. rendered:
+    a jq expression of the text. texts: the fields that are texts by themselves."""
 
     kind: str
     fields: tuple[str, ...]
@@ -45,7 +45,7 @@ class Structure(NamedTuple):
     texts: tuple[str, ...]
 
     def said(self, *, by_jq: bool = True) -> str:
-        """What the records are and what can be done, as the end of a message. by_jq: jq can read them."""
+        """What the records are and what to do, as the end of a message. by_jq: jq can read them."""
         lies = "" if self.texts else "the text lies in a list of messages, which is not read yet; "
         jq = f", or with `jq -c '.text = {self.rendered}' IN > OUT.jsonl`" if by_jq else ""
         alone = (
@@ -60,14 +60,16 @@ class Structure(NamedTuple):
 
 
 def structure_of(record: Mapping[str, Any]) -> Structure | None:
-    """The fields of a record that make up one text together, by their names and values; None where there are none."""
+    """The fields of a record that make up one text together, None where its names and values show none."""
     lists = [name for name, value in record.items() if _turn_keys(value)]
-    for kind, parts in _PARTS.items():
-        names = [next((name for name in part if _is_filled(record.get(name))), None) for part in parts]
+    for kind, alternatives in _KINDS.items():
+        names = [
+            next((name for name in any_of if _is_filled(record.get(name))), None) for any_of in alternatives
+        ]
         if kind != "preference pairs" and lists and not set(lists) <= set(names):
             continue
         fields = tuple(name for name in names if name)
-        if len(fields) < len(parts):
+        if len(fields) < len(alternatives):
             continue
         if "instruction" in fields:
             between = [name for name in _BETWEEN if isinstance(record.get(name), str)]
@@ -108,19 +110,19 @@ def _rendered(name: str, value: Any) -> str:
 
 def characters(value: Any) -> int:
     """Characters of the strings in a JSON value, at any depth."""
-    found, waiting = 0, [value]
+    count, waiting = 0, [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
-            found += len(value)
+            count += len(value)
         elif isinstance(value, (list, dict)):
             waiting += value.values() if isinstance(value, dict) else value
-    return found
+    return count
 
 
 def looks_like(begins: bytes) -> str:
-    """What a record without a text, or a file that cannot be read, begins like, and what can be done: the end of a
-    sentence; "" where that is not known."""
+    """What the first bytes of a record without a text, or of an unreadable file, look like and what to do: the end of a
+    sentence, "" if unknown."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -148,7 +150,7 @@ def looks_like(begins: bytes) -> str:
         return f"one object that holds the records in {container[1].decode()!r}; {write}"
     if head.strip() == b"{":
         return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
-    # Control characters are none of a table's head: what is damaged is no CSV.
+    # The head of a table has no control characters: damaged data is no CSV.
     if re.match(rb'["\w][^{}\x00-\x08\x0e-\x1f]*?[,;\t]', head.partition(b"\n")[0]) and _is_text(head):
         return f"no JSON; where it is CSV, {CSV_REMEDY}"
     try:
@@ -159,7 +161,7 @@ def looks_like(begins: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8, but for a character that is cut at its end."""
+    """Whether the beginning of a file is UTF-8; its last character may be cut."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -176,8 +178,8 @@ def _record_looks_like(record: Mapping[str, Any]) -> str:
 
 
 def repeated_texts(records: int, texts: int, size: int) -> str:
-    """A warning where records hold far fewer texts than there are records, or texts that are as short as labels; ""
-    where they do not. size: bytes (or characters) of the distinct texts in all."""
+    """A warning if records hold far fewer texts than there are records, or texts as short as labels; else "". size:
+    bytes (or characters) of all distinct texts."""
     if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
         return ""
     short = ", as short as labels or ids" if size < LABEL_BYTES * texts else ""

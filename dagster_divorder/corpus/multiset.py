@@ -1,10 +1,9 @@
-"""Which records there are and how often, whatever their order: their number, their bytes, and the sum of their hashes.
+"""Which records there are and how often, in any order: their number, their bytes, and the sum of their hashes.
 
-The hashes are xxh3-128 of the records' bytes, summed modulo 2^128, so block by block and in any order. They are taken
-of every record read, not of the stored ones, and have nothing in common with ids: were two records of one id taken for
-one, or a stored one lost, the sums of input and output would differ. Equal multisets have equal sums; that two others
-do by accident has a chance of 2^-128. (Who can choose records freely can make sums collide: this is no signature. The
-ids and the manifest's sha256 are.)
+The sum of the xxh3-128 of all records, modulo 2^128, can be taken block by block. It covers every record read, not the
+stored ones, and shares nothing with ids: if two records of one id were taken for one, or a stored one were lost, the
+sums of input and output would differ. Equal multisets have equal sums; two different ones do with a chance of 2^-128.
+(The sum is no signature: records can be chosen so that it collides. The ids and the manifest's sha256 are signatures.)
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ class Multiset:
 
 
 def of_lines(lines: Sequence[Content]) -> Multiset:
-    """Of lines without their ends."""
+    """The multiset of lines without their ends."""
     return Multiset(len(lines), _sum(lines), sum(map(len, lines)) + len(lines))
 
 
 def of_rows(rows: Sequence[Content]) -> Multiset:
-    """Of rows as `row_bytes` spells them."""
+    """The multiset of rows as `row_bytes` spells them."""
     return Multiset(len(rows), _sum(rows))
 
 

@@ -1,10 +1,9 @@
-"""Parquet rows as bytes, which their ids hash, and as JSON: whatever Arrow type a column has.
+"""Parquet rows of any Arrow type as bytes, which their ids hash, and as JSON.
 
-Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values, floating-point ones
-bit by bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries, and what lies under a null do not
-matter.
-Law of the JSON: together with the column's type it gives the value back; docs/json_of_parquet.md has the form of every
-type. Of a NaN the payload is lost.
+Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values; floats are compared bit
+by bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries, and bytes under a null do not matter. Law
+of the JSON: with the type of the column it gives the value back, without the payload of a NaN. For the form of every
+type see docs/json_of_parquet.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dagster_divorder.store.ids import ID_BYTES
 
 
 def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
-    """Of each of n rows the bytes that say what it holds, the names and types of the columns included."""
+    """The bytes of each of n rows, which include the names and types of the columns."""
     columns = orjson.dumps(_spelled(pa.struct(list(rows.schema))))
     head = np.frombuffer(blake3(columns).digest(ID_BYTES), np.uint8)
     fixed, varying = [np.broadcast_to(head, (rows.num_rows, ID_BYTES))], []
@@ -36,65 +35,64 @@ def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
         varying += more_varying
     joined = _joined(fixed, varying)
     _, ends, data = joined.buffers()
-    held = memoryview(data)
-    return [
-        held[low:high] for low, high in pairwise(np.frombuffer(ends, np.int64)[: len(joined) + 1].tolist())
-    ]
+    limits = np.frombuffer(ends, np.int64)[: len(joined) + 1].tolist()
+    view = memoryview(data)
+    return [view[low:high] for low, high in pairwise(limits)]
 
 
-def _spelled(of: pa.DataType) -> str | list[Any]:
-    """A type as JSON, without the names that Arrow does not compare, such as that of a list's items."""
-    if pa.types.is_struct(of):
-        return [[field.name, field.nullable, _spelled(field.type)] for field in of]
+def _spelled(kind: pa.DataType) -> str | list[Any]:
+    """A type as JSON, without names that Arrow does not compare, such as that of a list's items."""
+    if pa.types.is_struct(kind):
+        return [[field.name, field.nullable, _spelled(field.type)] for field in kind]
     inner: tuple[pa.Field, ...]
-    if pa.types.is_map(of):
-        inner = (of.key_field, of.item_field)
-    elif _is_list(of):
-        inner = (of.value_field,)
+    if pa.types.is_map(kind):
+        inner = (kind.key_field, kind.item_field)
+    elif _is_list(kind):
+        inner = (kind.value_field,)
     else:
-        return str(of)
-    size = of.list_size if pa.types.is_fixed_size_list(of) else None
-    return [of.id, size, *([field.nullable, _spelled(field.type)] for field in inner)]
+        return str(kind)
+    size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+    return [kind.id, size, *([field.nullable, _spelled(field.type)] for field in inner)]
 
 
 def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
-    """Of each of n values what takes the same number of bytes for all, uint8 (n, width), and what does not, as binary.
+    """n values as parts of fixed width, uint8 (n, width), and parts of varying length, as binary (n,).
 
-    A value is a byte that tells whether it is one or null, then the value, or its length before its bytes. So bytes of
-    values laid end to end can be told apart again, and no two values have the same.
+    A value is a byte that is 0 for null, and then its bytes, or its length and its bytes. So values laid end to end can
+    be told apart again, and no two values have equal bytes.
     """
     import pyarrow.compute as pc
 
-    column, of = _plain(column)
+    column, kind = _plain(column)
     valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)[:, None]
     fixed, varying = [valid], []
-    if pa.types.is_struct(of):
+    if pa.types.is_struct(kind):
         for child in column.flatten():
             more_fixed, more_varying = _encoded(child)
             fixed += more_fixed
             varying += more_varying
-    elif _is_list(of):
+    elif _is_list(kind):
         lengths, items = _items(column)
         inner = pa.LargeListArray.from_arrays(_ends(lengths), _joined(*_encoded(items)))
         fixed.append(lengths.view(np.uint8).reshape(-1, 8))
         varying.append(pc.binary_join(inner, pa.scalar(b"", pa.large_binary())))
-    elif _is_binary(of):
-        held = column.cast(pa.large_binary()).fill_null(b"")
-        fixed.append(pc.binary_length(held).to_numpy().view(np.uint8).reshape(-1, 8))
-        varying.append(held)
-    elif not pa.types.is_null(of):
-        if pa.types.is_boolean(of):
+    elif _is_binary(kind):
+        values = column.cast(pa.large_binary()).fill_null(b"")
+        fixed.append(pc.binary_length(values).to_numpy().view(np.uint8).reshape(-1, 8))
+        varying.append(values)
+    elif not pa.types.is_null(kind):
+        if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
         width = column.type.bit_width // 8
         data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
         start = column.offset * width
-        values = data[start : start + len(column) * width].reshape(len(column), width)
-        fixed.append(values * valid if column.null_count else values)
+        numbers = data[start : start + len(column) * width].reshape(len(column), width)
+        fixed.append(numbers * valid if column.null_count else numbers)
     return fixed, varying
 
 
 def _joined(fixed: list[np.ndarray], varying: list[pa.Array]) -> pa.Array:
-    """Parts of the bytes of n values, laid end to end value by value, as large_binary (n,)."""
+    """The parts of n values, laid end to end value by value, as large_binary (n,)."""
     import pyarrow.compute as pc
 
     matrix = np.ascontiguousarray(np.concatenate(fixed, axis=1))
@@ -116,15 +114,15 @@ def json_lines(rows: pa.StructArray) -> list[bytes]:
 
 
 def row_as_json(row: pa.RecordBatch) -> bytes:
-    """One row as JSON for people to read: whatever has no JSON form is said to have none, no column is left out."""
-    parts = []
+    """One row as JSON for people to read, with all columns; a value without a JSON form becomes the reason for that."""
+    members = []
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
             (value,) = _json_values(column)
         except InputError as error:
             value = f"({error})"
-        parts.append(orjson.dumps(name) + b":" + orjson.dumps(value))
-    return b"{" + b",".join(parts) + b"}"
+        members.append(orjson.dumps(name) + b":" + orjson.dumps(value))
+    return b"{" + b",".join(members) + b"}"
 
 
 _AS_JSON = "rows are to be written as JSON (output.format = 'jsonl', or inputs of unlike shape)"
@@ -132,10 +130,10 @@ _AS_PARQUET = "use output.format = 'parquet', where all inputs are Parquet of th
 
 
 def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
-    """See that rows of such columns can be read and, if asked, written as JSON: tried with no rows.
+    """Check, with no rows, that columns can be read and, if asked, written as JSON.
 
     Raises:
-        InputError: it names the column and its type.
+        InputError: one cannot; the message names it and its type.
     """
     if as_json and (doubled := _doubled(schema.names)):
         raise InputError(
@@ -162,35 +160,40 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
 
 
 def _json_values(column: pa.Array) -> list[Any]:
-    """n values as what orjson writes, None for a null."""
-    column, of = _plain(column)
-    if pa.types.is_struct(of):
-        return _json_objects(column, of)
-    if _is_list(of):
+    """n values that orjson can write, None for a null."""
+    column, kind = _plain(column)
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        if doubled := _doubled(names):
+            raise InputError(f"it has several fields called {doubled!r}")
+        children = [_json_values(child) for child in column.flatten()]
+        rows = zip(*children, strict=True)
+        return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
+    if _is_list(kind):
         lengths, items = _items(column)
         values = _json_values(items)
         lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
         return _where_valid(column, lists)
-    if pa.types.is_floating(of):
+    if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_pylist()
         return [n if n is None or math.isfinite(n) else _NOT_FINITE.get(n, "NaN") for n in numbers]
-    if pa.types.is_decimal(of):
+    if pa.types.is_decimal(kind):
         return [None if number is None else format(number, "f") for number in column.to_pylist()]
-    if pa.types.is_timestamp(of) or pa.types.is_date(of):
-        return _json_moments(column, of)
-    if pa.types.is_time(of):
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _json_moments(column, kind)
+    if pa.types.is_time(kind):
         return list(column.cast(pa.string()).to_pylist())
-    if pa.types.is_duration(of):
+    if pa.types.is_duration(kind):
         return list(column.view(pa.int64()).to_pylist())
-    if is_text(of):
+    if is_text(kind):
         texts = column.cast(pa.large_binary()).to_pylist()
-        # Bytes that are no UTF-8 are only there in rows that are refused.
+        # Only refused rows have bytes that are no UTF-8.
         return [None if text is None else text.decode(errors="backslashreplace") for text in texts]
-    if _is_binary(of) or pa.types.is_fixed_size_binary(of):
+    if _is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
-    if pa.types.is_integer(of) or pa.types.is_boolean(of) or pa.types.is_null(of):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return list(column.to_pylist())
-    raise InputError(f"JSON has no values for {of}")
+    raise InputError(f"JSON has no values for {kind}")
 
 
 _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -199,26 +202,18 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days from 1970."""
 
 
-def _json_objects(column: pa.Array, of: pa.DataType) -> list[Any]:
-    names = [field.name for field in of]
-    if doubled := _doubled(names):
-        raise InputError(f"it has several fields called {doubled!r}")
-    children = [_json_values(child) for child in column.flatten()]
-    return _where_valid(column, [dict(zip(names, row, strict=True)) for row in zip(*children, strict=True)])
-
-
-def _json_moments(column: pa.Array, of: pa.DataType) -> list[Any]:
-    """Dates and timestamps in ISO 8601, those beyond its four digits for a year as Arrow's numbers."""
+def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:
+    """Dates and timestamps in ISO 8601, those with other than four digits for the year as Arrow's numbers."""
     import pyarrow.compute as pc
 
     zone = ""
-    if pa.types.is_date(of):
+    if pa.types.is_date(kind):
         column = column.cast(pa.date32())
         numbers, a_day = column.view(pa.int32()), 1
     else:
-        numbers, a_day, zone = column.view(pa.int64()), _A_DAY[of.unit], "Z" if of.tz else ""
-        # Without its zone, whose rules may be unknown: the number counts from 1970 in UTC.
-        column = numbers.view(pa.timestamp(of.unit))
+        numbers, a_day, zone = column.view(pa.int64()), _A_DAY[kind.unit], "Z" if kind.tz else ""
+        # Without its zone, whose rules may be unknown here: the number counts from 1970 in UTC.
+        column = numbers.view(pa.timestamp(kind.unit))
     texts = pc.binary_join_element_wise(pc.replace_substring(column.cast(pa.string()), " ", "T"), zone, "")
     days = numbers.fill_null(0).to_numpy() // a_day
     if ((days >= _FIRST_DAY) & (days <= _LAST_DAY)).all():
@@ -233,7 +228,7 @@ def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
     if not column.null_count:
         return values
     valid = column.is_valid().to_pylist()
-    return [value if there else None for value, there in zip(values, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
 
 
 def _doubled(names: list[str]) -> str | None:
@@ -241,36 +236,39 @@ def _doubled(names: list[str]) -> str | None:
 
 
 def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
-    """A column without dictionary and extension type, a map as the list that it is; and its type."""
-    of = column.type
-    if isinstance(of, pa.BaseExtensionType):
+    """A column without dictionary and extension type, with a map as a list of entries; and its type."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
         return _plain(column.storage)
-    if pa.types.is_dictionary(of):
+    if pa.types.is_dictionary(kind):
         return _plain(column.dictionary_decode())
-    if pa.types.is_map(of):
-        entry = pa.struct([pa.field("key", of.key_type, nullable=False), pa.field("value", of.item_type)])
+    if pa.types.is_map(kind):
+        entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         column = column.cast(pa.large_list(entry))
     return column, column.type
 
 
-def _is_list(of: pa.DataType) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_list(of)
-        or pa.types.is_large_list(of)
-        or pa.types.is_fixed_size_list(of)
-        or pa.types.is_list_view(of)
-        or pa.types.is_large_list_view(of)
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
     )
 
 
-def _is_binary(of: pa.DataType) -> bool:
+def _is_binary(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of) or is_text(of)
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or is_text(kind)
     )
 
 
 def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Lengths of n lists, int64 (n,), 0 for a null; and the items of all, one list after the other."""
+    """Lengths of n lists, int64 (n,), 0 for a null, and the items of all lists end to end."""
     import pyarrow.compute as pc
 
     lengths = pc.list_value_length(column).cast(pa.int64()).fill_null(0).to_numpy()
@@ -278,7 +276,7 @@ def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
         starts = np.arange(column.offset, column.offset + len(column)) * column.type.list_size
     else:
         starts = column.offsets.to_numpy()[: len(column)].astype(np.int64)
-    # Taken here, as Arrow's own `flatten` lacks types.
+    # Arrow's own `flatten` lacks types.
     shifts = starts - _ends(lengths)[:-1]
     return lengths, column.values.take(row_array(np.repeat(shifts, lengths) + np.arange(lengths.sum())))
 

@@ -1,4 +1,4 @@
-"""Records to texts: which document a record holds, or why it is refused."""
+"""Parses records: the text of each, or why it is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 
 NOT_JSON = "not valid JSON"
-"""How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+"""Beginning of the reason where a line is no JSON: the last line of a growing file may still be being written."""
 _MISSING = object()
 EMPTY_TEXT = "empty text"
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
@@ -34,31 +34,33 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for line in lines:
-        text: Any = None
         try:
             record = parse(line)
         except orjson.JSONDecodeError as error:
             reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
         else:
+            text = value_at(record, text_field, _MISSING) if isinstance(record, dict) else None
+            if text and isinstance(text, str):
+                texts.append(text.encode())
+                continue
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
+            elif text is _MISSING:
+                reason = f"no field {text_field!r}"
+            elif isinstance(text, str):
+                reason = EMPTY_TEXT
             else:
-                text = value_at(record, text_field, _MISSING)
-                reason = f"no field {text_field!r}" if text is _MISSING else _text_fault(text, text_field)
-        if reason:
-            texts.append(None)
-            reasons.append(reason)
-        else:
-            texts.append(text.encode())
-        reason = ""
+                reason = f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
+        texts.append(None)
+        reasons.append(reason)
     return texts, reasons
 
 
 def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None], list[str]]:
-    """The same for Parquet rows.
+    """Texts of Parquet rows as UTF-8, None where a row is refused; and the reasons of the refusals, in order.
 
     Raises:
-        InputError: the text column is missing or does not hold strings; then no row of the file can be read.
+        InputError: the text column is missing or does not hold strings, so that no row of the file can be read.
     """
     column = column_at(rows, text_field)
     if column is None:
@@ -83,7 +85,7 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
 
 
 def _rows_look_like(rows: pa.RecordBatch) -> str:
-    """What rows hold instead of one text each, as the end of a message; "" where that is not known."""
+    """What rows hold instead of one text each, as the end of a message; "" if unknown."""
     if not rows.num_rows:
         return ""
     structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1))))
@@ -91,17 +93,17 @@ def _rows_look_like(rows: pa.RecordBatch) -> str:
 
 
 def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
-    """Row -> what is wrong with the first column that holds what its type does not allow, such as bytes that are no
-    UTF-8 or a time of 25 hours: a Parquet file does not promise that there is none."""
-    found: dict[int, str] = {}
+    """Row -> the fault of the first column with a value that its type does not allow, such as bytes that are no UTF-8
+    or a time of 25 hours: a Parquet file may hold any."""
+    fault_of: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if _fault(column):
-            what = "text" if name == text_field else f"column {name!r}"
+            subject = "text" if name == text_field else f"column {name!r}"
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            # Taken, not sliced: a slice of a nested column is checked with all of its values.
+            # Taken, not sliced: Arrow checks a slice of a nested column with all its values.
             faults = ((at, _fault(plain.take(row_array(np.array([at]))))) for at in range(len(plain)))
-            found = {at: f"{what} {fault}" for at, fault in faults if fault} | found
-    return found
+            fault_of = {at: f"{subject} {fault}" for at, fault in faults if fault} | fault_of
+    return fault_of
 
 
 def _fault(column: pa.Array) -> str:
@@ -112,19 +114,13 @@ def _fault(column: pa.Array) -> str:
     return ""
 
 
-def _text_fault(text: Any, text_field: str) -> str:
-    if not isinstance(text, str):
-        return f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
-    return "" if text else EMPTY_TEXT
-
-
 def _json_type(value: Any) -> str:
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
 def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:
-    """A line of rejects.jsonl: where, why, and the raw bytes (as base64 where they are not UTF-8)."""
+    """A line of rejects.jsonl: path, place, reason, and the raw bytes (as base64 where they are not UTF-8)."""
     entry: dict[str, Any] = {"path": path, **place, "reason": reason}
     try:
         entry["raw"] = raw.decode()
@@ -134,7 +130,7 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
 
 
 def reject_bytes(reject: bytes) -> bytes:
-    """The bytes that a line of rejects.jsonl holds of its record."""
+    """The bytes of the record in a line of rejects.jsonl."""
     entry = orjson.loads(reject)
     if "raw_base64" in entry:
         return base64.b64decode(entry["raw_base64"])
@@ -142,19 +138,19 @@ def reject_bytes(reject: bytes) -> bytes:
 
 
 def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
-    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read. field_of: the field of
-    the ids, by file."""
+    """A line of rejects.jsonl that begins with the own `id` of the refused record, if that can be read. field_of: field
+    of the ids by file."""
     entry = orjson.loads(reject)
     field = field_of.get(entry["path"])
     try:
-        own = id_of(entry.get("raw", "").encode(), field) if field else None
+        own_id = id_of(entry.get("raw", "").encode(), field) if field else None
     except orjson.JSONDecodeError:
         return reject
-    return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
+    return reject if own_id is None else orjson.dumps({"id": own_id, **entry}) + b"\n"
 
 
 def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:
-    """A line of rejects.jsonl for a line or row that is too long, with its first bytes for people to read; and why."""
+    """A line of rejects.jsonl for a line or row that is too long, with its first bytes, and the reason."""
     reason = f"a {unit} of {size:,} bytes, more than input.max_record_bytes allows"
     if unit == "line" and b"\r" in begins:
         reason = f"{reason}: {CR_ENDS}"

@@ -1,8 +1,7 @@
-"""How the records of an input are read: where their texts, ids and sources are. One shape an input.
+"""How the records of an input are read: which fields hold their texts, ids and sources. Each input has one shape.
 
-Of several inputs (`[[input]]`) a stored record remembers its shape, by `Shape.key` in the index of its fragment, and is
-told apart by it: equal bytes of inputs of two shapes are two records. Their record ids are equal, as those of all
-copies.
+With several inputs (`[[input]]`), the index of a fragment holds the `Shape.key` of each record. Equal bytes of two
+shapes are two records with the same record id.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from dagster_divorder.store.fragments import SHAPE, index_parts
 from dagster_divorder.store.view import Fragment
 
 SOURCE = "source"
-"""What the sources of several inputs are called, whatever the field that they are in."""
+"""The common name of the sources of several inputs, whatever their fields are called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. key: 0 of an only one, else what its records are known by. label: how
-    messages begin that are of one of several. as_lines: rows are stored as JSON lines."""
+    """Fields of an input: see `settings.Input`. key: what its records are known by, 0 for a single input. label: the
+    beginning of its messages, where it is one of several. as_lines: rows are stored as JSON lines."""
 
     text_field: str = "text"
     id_field: str | None = None
@@ -43,20 +42,20 @@ class Shape:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Has errors say which of several inputs they are of."""
+        """Puts the input's label before the message of an InputError, unless it is there."""
         try:
             yield
         except InputError as error:
-            if not self.label:
+            if str(error).startswith(self.label):
                 raise
             raise InputError(f"{self.label}{error}") from error
 
     def field(self, name: str) -> str:
-        """What a field is called here."""
+        """The name of a field in this input."""
         return self.source_field if self.key and name == SOURCE and self.source_field else name
 
     def constant(self, name: str) -> str | None:
-        """The value of a field that all records have alike."""
+        """The value of a field that is the same for all records, None where there is none."""
         return self.source if name == SOURCE else None
 
 
@@ -85,18 +84,18 @@ def by_shape(
     content: pa.ChunkedArray,
     read: Callable[[pa.ChunkedArray, Shape], pa.Table],
 ) -> pa.Table:
-    """What is read of the records of a fragment in `folder`, a row a record, of those of each shape apart. Those of no
-    shape that there is have nulls: no view holds them."""
+    """Reads records of a fragment in `folder` shape by shape; a row a record. Records of an unknown shape get nulls: no
+    view holds them."""
     if not shapes[0].key:
         return read(content, shapes[0])
     (keys,) = index_parts(store, folder, [fragment], SHAPE)
-    parts, rows = [], []
+    tables, rows = [], []
     for shape in {shape.key: shape for shape in shapes}.values():
         rows.append(np.flatnonzero(keys == np.uint64(shape.key)))
-        parts.append(read(content.take(row_array(rows[-1])), shape))
+        tables.append(read(content.take(row_array(rows[-1])), shape))
     rows.append(np.setdiff1d(np.arange(len(keys)), np.concatenate(rows)))
-    none = [pa.nulls(len(rows[-1]), field.type) for field in parts[0].schema]
-    parts.append(pa.table(none, schema=parts[0].schema))
+    nulls = [pa.nulls(len(rows[-1]), field.type) for field in tables[0].schema]
+    tables.append(pa.table(nulls, schema=tables[0].schema))
     place = np.empty(len(keys), np.int64)
     place[np.concatenate(rows)] = np.arange(len(keys))
-    return pa.concat_tables(parts).take(row_array(place))
+    return pa.concat_tables(tables).take(row_array(place))

@@ -1,8 +1,8 @@
-"""Vectors that the user brings: a .npy or a Parquet file, checked, and read block by block.
+"""Vectors of the user's own: a .npy or Parquet file, checked, and read block by block.
 
-Letters: n rows of a block, D dims. Rows of a file are counted from 0, as NumPy counts them.
-A .npy file has a row a record. A Parquet file has a column of lists of floats, and one that says which document a row
-belongs to: the records' own id, under the name of the field that holds it, `doc_id` or `record_id` (hexadecimal, as
+Letters: n rows of a block, D dims. Rows of a file count from 0.
+A .npy file has a row a record. A Parquet file has a column of lists of floats, and a key column that tells the document
+of each row: the records' own id, under the name of its field, `doc_id` or `record_id` (hexadecimal, as
 `load_results().documents` shows them) or `row`, the number of a record in input order.
 Memory: a block of BLOCK_BYTES, whatever the size of the file.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KeyedBy = Literal["id", "record_id", "doc_id", "row"]
 KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
-"""The first that a Parquet file has a column of counts. `id` stands for the records' own, whatever they are called."""
+"""Key columns, the preferred ones first. `id` stands for the records' own ids, whatever their field is called."""
 
 BLOCK_BYTES = 32 << 20
 FLOATS = (np.float16, np.float32, np.float64)
@@ -37,10 +37,10 @@ _SAVE = "numpy.save(path, vectors.astype('float32'))"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive rows of a file, `first` being the number of the first.
+    """Consecutive rows of a file from row `first` on.
 
-    `keys` says which documents they belong to: int64 (n,) numbers of records, or ids as uint64 (n, 2), of own ids the
-    hashes of their text. `vectors` (n, D) has the file's own dtype; nothing is known yet of NaN and infinity.
+    keys: of their documents, int64 (n,) numbers of records, or uint64 (n, 2) ids (for own ids the hashes of their
+    text). vectors: (n, D) of the file's dtype; they may hold NaN and infinity.
     """
 
     first: int
@@ -68,7 +68,7 @@ class VectorFile:
         return max(1, BLOCK_BYTES // (self.dims * self.dtype.itemsize))
 
     def _cleaned(self, vectors: np.ndarray) -> np.ndarray:
-        """The same (n, D), with `nan_as_zero` rows that hold NaN all zero."""
+        """The vectors (n, D); with `nan_as_zero`, rows that hold NaN become zeros."""
         if self.nan_as_zero and (broken := np.isnan(vectors).any(axis=1)).any():
             return np.where(broken[:, np.newaxis], vectors.dtype.type(0), vectors)
         return vectors
@@ -85,7 +85,7 @@ class NpyVectors(VectorFile):
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Vectors (n, D) of some rows, int64 (n,), in any order."""
-        # Mapped anew each time, so that the pages read do not stay in this process.
+        # Mapped anew each time, so that the pages read leave this process.
         mapped = _map(self.path)
         if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
             raise InputError(f"{self.path} changed while it was read; run again")
@@ -96,7 +96,7 @@ class NpyVectors(VectorFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVectors(VectorFile):
-    """A Parquet file with a `column` of vectors, and a `key` column of what it is `keyed_by`."""
+    """A Parquet file with a `column` of vectors, and a `key` column (see `keyed_by`)."""
 
     column: str
     key: str
@@ -106,9 +106,9 @@ class ParquetVectors(VectorFile):
             yield Block(first, self._keys(keys, first), self._matrix(vectors, first))
 
     def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
-        """Some rows, int64 (n,), rising, as a file of their own at `path`: any of them can be taken from it."""
+        """Copy rows, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(rows), self.dims)}
-        # Written, not mapped: a full disk is an error then, and ends no process.
+        # Written, not mapped: a full disk then is an error, and does not end the process.
         with path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             for first, (column,) in self._read(self.column, rows=rows):
@@ -117,14 +117,14 @@ class ParquetVectors(VectorFile):
         return _open_npy(path, nan_as_zero=False)
 
     def _read(self, *columns: str, rows: np.ndarray | None = None) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Columns of consecutive rows, and the number of the first row; with `rows`, int64 (n,), rising, of the row
-        groups alone that hold some of these."""
+        """(first row, columns) of consecutive rows; with `rows`, int64 (n,), rising, only of row groups that hold some
+        of these."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         first = 0
         try:
-            # Read through a buffer: else a whole row group of vectors, often all of them, is in memory.
+            # Through a buffer: else a whole row group of vectors, often all of them, is in memory.
             with pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
@@ -151,7 +151,7 @@ class ParquetVectors(VectorFile):
         if self.keyed_by == "row":
             return column.cast(pa.int64()).to_numpy()
         if self.keyed_by == "id":
-            return words(hash_all(str(as_id(own)).encode() for own in column.to_pylist()))
+            return words(hash_all(str(as_id(value)).encode() for value in column.to_pylist()))
         text = column.cast(pa.large_string())
         if (at := _first(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
             raise InputError(
@@ -182,13 +182,12 @@ class ParquetVectors(VectorFile):
 
 
 def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
-    """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
+    """The vectors in a file, whose kind its suffix tells; rows, dims, dtype and size are checked.
 
-    nan_as_zero: rows that hold NaN are read as vectors of zeros. id_field: what the records' own ids are called.
+    nan_as_zero: rows that hold NaN are read as zeros. id_field: the field of the records' own ids.
 
     Raises:
-        InputError: the file is missing, of another kind, cut short, or of another shape or dtype. It says which, what
-            was expected and what to do.
+        InputError: the file is missing, of another kind, cut short, or of another shape or dtype.
     """
     if not path.is_file():
         raise InputError(
@@ -208,7 +207,7 @@ def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None 
 
 
 def row_hashes(vectors: np.ndarray) -> np.ndarray:
-    """uint64 (n,): a hash of the bytes of each row of (n, D); never 0."""
+    """A hash of the bytes of each row of vectors (n, D), uint64 (n,), never 0."""
     rows = np.ascontiguousarray(vectors).view(np.uint8)
     hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(rows))
     return np.maximum(hashes, np.uint64(1))
@@ -225,19 +224,19 @@ def _map(path: Path) -> np.ndarray:
 
 
 def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
-    found = _map(path)
-    if found.ndim != 2:
+    vectors = _map(path)
+    if vectors.ndim != 2:
         raise InputError(
-            f"{path} has the shape {found.shape}; expected two dimensions, a row a record: save it with "
+            f"{path} has the shape {vectors.shape}; expected two dimensions, a row a record: save it with "
             "vectors.reshape(records, -1)"
         )
-    if found.dtype.type not in FLOATS:
+    if vectors.dtype.type not in FLOATS:
         raise InputError(
-            f"{path} holds {found.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
+            f"{path} holds {vectors.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
         )
-    rows, dims = found.shape
+    rows, dims = vectors.shape
     return NpyVectors(
-        path=path, rows=rows, dims=dims, dtype=found.dtype, keyed_by="row", nan_as_zero=nan_as_zero
+        path=path, rows=rows, dims=dims, dtype=vectors.dtype, keyed_by="row", nan_as_zero=nan_as_zero
     )
 
 
@@ -251,14 +250,19 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    found = [field for field in schema if _is_vector(field.type)]
-    named = [field for field in found if field.name == "vector"]
-    if len(found) != 1 and len(named) != 1:
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [
+        field
+        for field in schema
+        if any(is_kind(field.type) for is_kind in is_list) and pa.types.is_floating(field.type.value_type)
+    ]
+    named = [field for field in lists if field.name == "vector"]
+    if len(lists) != 1 and len(named) != 1:
         raise InputError(
-            f"{path} has {len(found)} columns of lists of floats ({columns}); expected one, or one of them named "
+            f"{path} has {len(lists)} columns of lists of floats ({columns}); expected one, or one of them named "
             "'vector': write it with list<float> or fixed_size_list<float>"
         )
-    field = (named or found)[0]
+    field = (named or lists)[0]
     keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
     keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
     if keyed_by is None or key is None:
@@ -282,10 +286,10 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
     dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if rows and not dims:
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            one = next(file.iter_batches(1, columns=[field.name])).column(0)[0].as_py()
-        if one is None:
+            vector = next(file.iter_batches(1, columns=[field.name])).column(0)[0].as_py()
+        if vector is None:
             raise _no_vector(path, field.name, 0)
-        dims = len(one)
+        dims = len(vector)
     return ParquetVectors(
         path=path,
         rows=rows,
@@ -305,13 +309,6 @@ def _no_vector(path: Path, column: str, row: int) -> InputError:
     )
 
 
-def _is_vector(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(kind) for is_kind in lists) and pa.types.is_floating(kind.value_type)
-
-
 def _first(flags: pa.BooleanArray) -> int:
-    """Number of the first true one, -1 where none is."""
+    """Position of the first true flag, -1 where none is true."""
     return int(flags.index(True).as_py())

@@ -11,7 +11,7 @@ from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.run import Run, run_stage
+from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
@@ -58,7 +58,8 @@ def _materialize(
     before = _version(store, stage.name)
     # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
     context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
-    receipt = run_stage(stage.name, settings, Log(context.log.info), graph)
+    parts = graph.step(settings, stage.name)
+    receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
     figures = receipt.figures
     changed = receipt.version != before
     context.log.info(
@@ -66,7 +67,7 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {figures['seconds']:.2f} s"
         f"{'' if changed else '; the same result as before'}"
     )
-    metadata = result_metadata(stage.show(Run(settings, store, graph=graph), receipt), figures)
+    metadata = result_metadata(stage.show(Run(settings, store, graph), receipt), figures)
     if figures["new_documents"] and figures["seconds"]:
         metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
     # Named files, or the folder of files of fragments.

@@ -53,11 +53,11 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
         if dead := fail_dead_runs(context.instance, settings, runs, set(graph)):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        verdict = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
+        verdict = check_input(graph, settings, cursor, time.time(), lambda: run_in_progress(runs))
         if 0 < verdict.settling <= HELD_SECONDS:
             time.sleep(verdict.settling)
             runs = _our_runs(context, store)
-            verdict = check_input(settings, verdict.cursor, time.time(), lambda: run_in_progress(runs))
+            verdict = check_input(graph, settings, verdict.cursor, time.time(), lambda: run_in_progress(runs))
         if verdict.cursor != cursor:
             context.update_cursor(verdict.cursor.to_json())
         if not verdict.start:

@@ -41,5 +41,5 @@ def check_results(stage: Stage, settings: Settings, graph: Graph) -> list[dg.Ass
                 for figure, value in finding.figures.items()
             },
         )
-        for name, finding in run_checks(settings, graph, stage.name).items()
+        for name, finding in run_checks(graph, settings, stage.name).items()
     ]

@@ -145,8 +145,8 @@ class LocalEngine:
 
 def worker_variables(threads: int, environment: Mapping[str, str] | None) -> dict[str, str]:
     """Environment variables of a worker whose libraries, and `count_workers(0)`, use so many threads (at least one)."""
-    other = MEMORY_VARIABLES if environment is None else environment
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **other}
+    more = MEMORY_VARIABLES if environment is None else environment
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **more}
 
 
 class Worker:

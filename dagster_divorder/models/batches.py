@@ -1,15 +1,15 @@
 """Windows of documents, batches of windows of like length under a budget, and the budget that memory allows.
 
 Letters: n documents, W windows.
-Guarantee: with `chunk` every token is in exactly one window, else the first ones of each document are in one; a batch
-holds at least one window, and no more than PADDING of a batch larger than SMALL of the budget is padding.
-A budget counts positions (tokens with padding). On a GPU it comes from the memory that is free once the model is
-loaded and from two measured forward passes; elsewhere from what the architecture keeps of a position. It is a power of
-two, so that it is the same from run to run although free memory never is to the byte.
+Guarantee: with `chunk` every token is in exactly one window; without it the first tokens of each document are. A batch
+holds at least one window. At most PADDING of a batch is padding, unless the batch is smaller than SMALL of the budget.
+A budget counts positions (tokens with padding). On a GPU it comes from the free memory once the model is loaded and
+from two measured forward passes; elsewhere from what the architecture keeps of a position. It is a power of two, so
+that small changes of the free memory do not change it from run to run.
 Cost: a sort, and on a GPU four short forward passes.
-Known weakness: a handful of windows of very different length pad more than PADDING where the budget is large beside
-them, since batches smaller than SMALL of it would keep no GPU busy; what others take of the same GPU later is not
-foreseen (a batch that does not fit is cut, see `embed`).
+Known weakness: a few windows of very different lengths pad more than PADDING if the budget is large beside them, since
+batches smaller than SMALL of it would leave a GPU idle. Memory that other processes take later is not foreseen (`embed`
+cuts a batch that does not fit).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import MODEL_BYTES
 
 PADDING = 0.05
 SMALL = 1 / 8
 
 CPU_BUDGET = 2048
-"""Positions of a batch on a CPU: more of them leave its caches, fewer repeat what a batch costs (docs/decisions)."""
+"""Positions of a batch on a CPU: larger batches leave its caches, smaller ones repeat the cost of a batch
+(docs/decisions)."""
 
 GPU_BUDGET = 1 << 16
-"""At most: a GPU is busy long before, and padding rises with the budget."""
+"""Most positions of a batch on a GPU: fewer already keep it busy, and padding rises with the budget."""
 
 SHARE = 0.7
-"""Of the free memory that a batch may take on a GPU; and CPU_SHARE of all memory by all batches together on a CPU."""
-CPU_SHARE = 0.25
+"""Share of the free memory that a batch may take on a GPU."""
 
 SHORTEST = 16
-"""A window that does not fit is cut in two down to this many tokens."""
+"""Tokens of the shortest window that is still cut in two when it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Stretches of documents that a model sees at once: `document` row, first token `start`, `length`; int64 (W,).
 
-    Those of a document are neighbours, in its own order.
+    The windows of a document stand together, in its own order.
     """
 
     document: NDArray[np.int64]
@@ -57,8 +57,8 @@ class Windows:
 
 
 def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Windows:
-    """Windows of at most `room` tokens of documents of `lengths` tokens, (n,): with `chunk` as many as it takes, else
-    the first alone. A document without tokens has none."""
+    """Windows of at most `room` tokens of documents of `lengths` tokens, (n,): with `chunk` all of a document, else its
+    first. A document without tokens has none."""
     lengths = np.asarray(lengths, dtype=np.int64)
     count = -(-lengths // room) if chunk else np.minimum(lengths, 1)
     document = np.repeat(np.arange(len(lengths)), count)
@@ -67,20 +67,14 @@ def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Window
 
 
 def batch_end(lengths: NDArray[np.int64], begin: int, budget: float, square: float = math.inf) -> int:
-    """Where the batch that starts at `begin` ends.
-
-    Args:
-        lengths: of windows, longest first, int64 (W,).
-        budget: positions of a batch, padding included.
-        square: length at which a window takes twice its share of the budget, since attention's part of the memory grows
-            with the square of the length.
-    """
+    """Where the batch that starts at `begin` ends. lengths: of windows, longest first, int64 (W,). budget, square: the
+    numbers of a `Budget`."""
     longest = int(lengths[begin])
     rows = max(1, int(budget / (longest * (1 + longest / square))))
-    taken = lengths[begin : begin + rows]
-    positions = longest * np.arange(1, len(taken) + 1)
-    fits = (positions <= SMALL * budget) | (np.cumsum(taken) >= (1 - PADDING) * positions)
-    return begin + max(1, len(taken) if fits.all() else int(np.argmin(fits)))
+    candidates = lengths[begin : begin + rows]
+    positions = longest * np.arange(1, len(candidates) + 1)
+    fits = (positions <= SMALL * budget) | (np.cumsum(candidates) >= (1 - PADDING) * positions)
+    return begin + max(1, len(candidates) if fits.all() else int(np.argmin(fits)))
 
 
 class OutOfMemory(Exception):
@@ -93,49 +87,49 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Positions of a batch, and the length at which a window takes twice its share (see `batch_end`)."""
+    """positions: of a batch, padding included. square: length at which a window takes twice its share of the budget,
+    since attention's part of the memory grows with the square of the length."""
 
     positions: int
     square: float = math.inf
 
 
 def position_bytes(config: Any, itemsize: int) -> int:
-    """Bytes that a forward pass keeps of a position at its peak, roughly: residual, normalised input, queries, keys,
-    values and output (8 widths), and the three parts of a gated MLP."""
+    """Roughly the bytes that a forward pass keeps of a position at its peak: residual, normalised input, queries, keys,
+    values and output (8 widths), and the three matrices of a gated MLP."""
     width = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * width
     return itemsize * (8 * width + 3 * (inner if isinstance(inner, int) else max(inner)))
 
 
 def solve(probes: list[tuple[int, int, int]], free: int) -> Budget:
-    """The budget for `free` bytes, from measured passes (rows, length, peak bytes), short one first:
+    """The budget for `free` bytes, from two measured passes (rows, length, peak bytes), the shorter first:
     peak = rows * (a length + b length^2)."""
-    (rows, short, low), (more, long, high) = probes
-    one, two = low / (rows * short), high / (more * long)
-    b = max(0.0, (two - one) / (long - short)) if long > short else 0.0
-    a = max(one - b * short, one / 16, 1.0)
-    square = a / b if b > 0 else math.inf
-    return Budget(power_of_two(SHARE * free / a, GPU_BUDGET), square)
+    (_, short, _), (_, long, _) = probes
+    of_short, of_long = (peak / (rows * length) for rows, length, peak in probes)  # bytes of a position
+    b = max(0.0, (of_long - of_short) / (long - short)) if long > short else 0.0
+    a = max(of_short - b * short, of_short / 16, 1.0)
+    return Budget(power_of_two(SHARE * free / a, GPU_BUDGET), a / b if b > 0 else math.inf)
 
 
 def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
-    """Batches that run side by side on a CPU: one a core where memory allows it, then each on one thread.
+    """Batches that run side by side on a CPU: one a core if memory allows it, each on one thread.
 
-    Faster than all cores on one batch, most of all on a busy machine, where threads of one batch wait for each other,
-    and the same bytes whatever their number. What is free at the moment does not count, since the threads that are
-    left for each batch do change last bits.
+    This is faster than all cores on one batch, above all on a busy machine, where the threads of a batch wait for each
+    other; and their number does not change the bytes. The result follows all memory, not the free memory, because the
+    number of threads left for each batch changes last bits.
     """
-    share = CPU_SHARE * main_memory() / (max(CPU_BUDGET, window) * bytes_each)
-    return max(1, min(cores, int(share)))
+    most = MODEL_BYTES / (max(CPU_BUDGET, window) * bytes_each)
+    return max(1, min(cores, int(most)))
 
 
 def power_of_two(most: float, limit: int) -> int:
-    """The largest power of two up to both."""
+    """The largest power of two that is at most `most` and at most `limit`, and 1 at least."""
     return 1 << max(0, math.floor(math.log2(max(1.0, min(most, limit)))))
 
 
 def release(device: str) -> None:
-    """Give back what a forward pass left behind on a GPU."""
+    """Give a GPU's memory back after a forward pass."""
     import torch
 
     if device == "cpu":

@@ -1,14 +1,13 @@
 """A base model made from the corpus itself, with no download: a byte-level BPE tokenizer and a PPMI-SVD table.
 
 Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json,
-model.safetensors) whose bytes depend on texts, settings and seed alone, not on the number of threads. It is a
-Llama of no layers: every weight it names is in the file, so nothing is silently drawn at random when
-transformers loads it.
-Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, of which BPE
-3 s; see core/vectors/ppmi.py for memory.
+model.safetensors). Its bytes depend on texts, settings and seed alone, not on the number of threads. It is a Llama
+without layers. The file holds every weight of its architecture, so transformers draws none at random.
+Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, 3 s of them for
+BPE; see core/vectors/ppmi.py for memory.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
-Known weakness: a language that the sample lacks falls apart into bytes without vectors of use. Measured
-choices: docs/decisions/base-model.md.
+Known weakness: a language that the sample lacks becomes bytes, whose vectors are of no use. Measured choices:
+docs/decisions/base-model.md.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from dagster_divorder.models.checkpoint import write_checkpoint, write_json
 from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
 
 SAMPLE_BYTES = 16 << 20
-"""Text to train on: half of it costs 0.02 of NMI on newsgroups, twice as much gains as much for twice the time."""
+"""Text to train on. On newsgroups half of it loses 0.02 of NMI; twice as much gains 0.02 and takes twice the time."""
 
 TOKENIZER_BYTES = 8 << 20
-"""Of it, for the tokenizer: half as much saves 1 s and makes 1 to 2 % more tokens; NMI does not notice."""
+"""Part of the sample for the tokenizer: half as much saves 1 s, makes 1 to 2 % more tokens and leaves NMI as it is."""
 
 END = "<|endoftext|>"
 CONTEXT = 8192
@@ -48,10 +47,10 @@ def train(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Trains on texts and writes a checkpoint into `directory`, made where it is missing.
+    """Trains on texts and writes a checkpoint into `directory`, which is created if it is missing.
 
     A small corpus gives fewer tokens than `vocab_size` (256 bytes and END at least), and its table may have fewer
-    independent columns than `dim`: the rest are zero, and where nothing can be learnt all are random (`rank` 0).
+    independent columns than `dim`: the rest are zero. If nothing can be learnt, all are random (`rank` 0).
 
     Returns:
         tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; engine and engine_reason of its
@@ -76,7 +75,7 @@ def train(
             yield advance
         report[f"{step}_seconds"] = round(time.perf_counter() - started, 3)
 
-    # No hook tells how far the library is.
+    # The library has no hook for progress.
     with timed("tokenizer", "training the tokenizer"):
         _train_tokenizer(texts, directory, vocab_size, seed)
     with progress("comparing tokenizer engines"):
@@ -84,16 +83,16 @@ def train(
     with timed("encode", "tokenising the sample"):
         ids, lengths = encoder.encode(texts)
     with timed("vectors", "vectors of tokens", 2 * encoder.vocab_size, "rows") as advance:
-        found = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed, advance=advance)
-    _save(directory, found.vectors, special_ids(directory)["eos"])
+        table = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed, advance=advance)
+    _save(directory, table.vectors, special_ids(directory)["eos"])
     return {
         "tokens_seen": len(ids),
         "vocabulary": encoder.vocab_size,
         "dim": dim,
-        "rank": found.rank,
-        "explained_variance": round(found.explained, 6),
-        "pieces": found.pieces,
-        "contexts": found.contexts,
+        "rank": table.rank,
+        "explained_variance": round(table.explained, 6),
+        "pieces": table.pieces,
+        "contexts": table.contexts,
         "engine": encoder.engine,
         "engine_reason": encoder.reason,
         **report,
@@ -104,7 +103,7 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    # GPT-2's own splitting, which gigatoken runs; splitting numbers and newlines as GPT-4 does clusters worse.
+    # GPT-2's splitting, which gigatoken runs. GPT-4's splitting of numbers and newlines gives worse clusters.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -138,7 +137,7 @@ def _share(texts: Sequence[str], seed: int) -> Iterator[str]:
 
 def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> None:
     vocabulary, dim = vectors.shape
-    # The most attention heads of at least HEAD_DIM columns that divide the width, as Llama asks.
+    # Llama asks that the heads divide the width: as many as leave at least HEAD_DIM columns to each.
     heads = next(heads for heads in range(max(1, dim // HEAD_DIM), 0, -1) if dim % heads == 0)
     write_checkpoint(
         directory,

@@ -1,8 +1,9 @@
-"""A Hugging Face checkpoint as this project needs it: where it is, its input token table, its fingerprints.
+"""A Hugging Face checkpoint: where it is, its input embedding, its fingerprints.
 
-Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model
-runs. Of a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless all are asked for.
-Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in
+Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model runs.
+From a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for
+all weights.
+Cost: one read of the embedding; neither torch nor transformers is imported. A float16 or bfloat16 embedding doubles in
 memory.
 Source: safetensors, which checks that every tensor lies inside its file and is as long as its shape says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
@@ -36,13 +37,13 @@ OPTIONAL = (
     "generation_config.json",
     "chat_template.jinja",
 )
-# What sentence-transformers says about a model: its modules, how hidden states are pooled, how many tokens it takes.
+# Files of sentence-transformers: a model's modules, how hidden states are pooled, how many tokens it takes.
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 SENTENCE = "sentence_bert_config.json"
 SENTENCE_TRANSFORMERS = (MODULES, POOLING, SENTENCE)
 
-# Names of the module that maps token ids to vectors. Of several keys that match, the first name counts.
+# Names of the module that maps token ids to vectors. If several match, the first of them counts.
 TABLE_NAMES = (
     "shared",  # T5, BART: encoder and decoder tables are copies of it
     "embed_tokens",  # Llama, Mistral, Qwen, Gemma, OPT, Phi
@@ -58,13 +59,13 @@ TABLE_NAMES = (
     "embedding",
 )
 ADAPTER = "adapter_config.json"
-NOT_GGUF = f"expected the model that it was made of, with {TOKENIZER} and weights as safetensors"
+NOT_GGUF = f"expected the model that it was converted from, with {TOKENIZER} and weights as safetensors"
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""safetensors' names of the dtypes that a table may have, and how NumPy reads them."""
+"""safetensors' names of the dtypes that an embedding may have, and how NumPy reads them."""
 SETTLED_NS = 2_000_000_000
-"""The coarsest clock of a file system that is in use."""
+"""The coarsest clock of the file systems in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,17 @@ Wanted = Literal["embedding", "all"]
 
 
 def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
-    """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
-    the cache. Behind an id may stand a branch, tag or commit: `org/name@revision`; else it is the main branch.
+    """The directory of a checkpoint: `base` itself if it is one, else the snapshot of a Hugging Face id, from the cache
+    or downloaded. An id may carry a branch, tag or commit, `org/name@revision`; without one the main branch counts.
 
-    `weights`: which weight files must be there, that of the input embedding or all of them (with them comes what
-    sentence-transformers says about the model). `setting` is the one that errors name.
+    weights: the weight files that must be there, the one with the input embedding or all of them (then with the files
+    of sentence-transformers). setting: the setting that errors name.
 
     Raises:
-        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
-            weights, a shard is missing.
+        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; a shard is
+            missing when all weights are wanted.
     """
-    directory = Path(os.path.expanduser(base))  # `Path` raises where a user has no home
+    directory = Path(os.path.expanduser(base))  # `Path.expanduser` raises for a user without a home
     if os.path.isfile(directory):
         raise InputError(
             f"{setting} is {base!r}, which is a file; expected the folder of a checkpoint in Hugging Face's form, with "
@@ -97,12 +98,12 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         )
     if os.path.isdir(directory):
         names = [path.name for path in directory.iterdir()]
-        weighty = [name for name in names if name.endswith(".safetensors")]
-        if ADAPTER in names and all(name.startswith("adapter_model") for name in weighty):
+        weight_names = [name for name in names if name.endswith(".safetensors")]
+        if ADAPTER in names and all(name.startswith("adapter_model") for name in weight_names):
             raise _is_adapter(base, directory / ADAPTER)
         if not (directory / TOKENIZER).is_file():
             raise _no_tokenizer(directory)
-        if not weighty:
+        if not weight_names:
             raise _no_weights(base, names)
         if weights == "all":
             weight_files(directory)
@@ -126,9 +127,9 @@ def weight_files(directory: Path | str) -> list[Path]:
         return [directory / WEIGHTS]
     index = directory / INDEX
     if not index.is_file():
-        if found := sorted(directory.glob("*.safetensors")):
-            return found
-        raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
+        if paths := sorted(directory.glob("*.safetensors")):
+            return paths
+        raise _no_weights(str(directory), [path.name for path in directory.iterdir()])
     files = [directory / name for name in sorted(set(_weight_map(index).values()))]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
@@ -140,11 +141,11 @@ def weight_files(directory: Path | str) -> list[Path]:
 
 
 def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
-    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a row for.
+    """The input embedding of a checkpoint. vocabulary: the rows that it needs, one more than the largest token id.
 
     Raises:
-        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit
-            floats, or fewer rows than `vocabulary`.
+        InputError: a damaged file; an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit
+            floats; fewer rows than `vocabulary`.
     """
     directory = Path(directory)
     if (directory / INDEX).is_file():
@@ -158,18 +159,24 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
         files = {key: name for (key, name), shape in stored.items() if len(shape) == 2} or dict(stored.keys())
     key = _choose(files, directory)
     path = directory / files[key]
-    weights = _read(key, path)
-    if vocabulary > len(weights):
-        raise InputError(
-            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding {key} only "
-            f"{len(weights):,} rows; use the tokenizer and the weights of one model"
-        )
+    weights = _read_matrix(key, path)
+    check_vocabulary(directory, len(weights), vocabulary)
     unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
     if unusable:
         raise InputError(
             f"{unusable:,} rows of {key} in {path} hold NaN or infinity; expected finite numbers"
         )
     return EmbeddingTable(key, weights)
+
+
+def check_vocabulary(directory: Path, rows: int, vocabulary: int) -> None:
+    """InputError if `vocabulary`, one more than the largest id of a directory's tokenizer, is above the `rows` of the
+    model's embedding."""
+    if vocabulary > rows:
+        raise InputError(
+            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and the model's embedding has only "
+            f"{rows:,} rows; use the tokenizer and the weights of one model"
+        )
 
 
 def table_fingerprint(table: EmbeddingTable) -> str:
@@ -182,27 +189,26 @@ def table_fingerprint(table: EmbeddingTable) -> str:
 
 
 def tokenizer_fingerprint(directory: Path | str) -> str:
-    """xxh3-128, in hex, of tokenizer.json. InputError where there is none."""
+    """xxh3-128, in hex, of tokenizer.json. InputError if there is none."""
     from xxhash import xxh3_128_hexdigest
 
     return xxh3_128_hexdigest(tokenizer_bytes(Path(directory)))
 
 
 def tokenizer_bytes(directory: Path) -> bytes:
-    """What decides the tokens: the bytes of tokenizer.json, marked where they have BPE dropout, which is off here."""
+    """What decides the tokens: the bytes of tokenizer.json, with a mark if it has BPE dropout, which is off here."""
     path = directory / TOKENIZER
     if not path.is_file():
         raise _no_tokenizer(directory)
     data = path.read_bytes()
-    # A vocabulary may have the word, too.
+    # A vocabulary may hold this word too.
     model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
     return data + b" without dropout" if isinstance(model, dict) and model.get("dropout") else data
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
-    """Name, size, time of change and time of the change of status (ns) of the files that decide what a checkpoint
-    computes: as long as they are what they were, so are the files. None where one is so young that a write after this
-    may leave its times as they are."""
+    """Name, size, modification time and status change time (ns) of each file that decides what a checkpoint computes.
+    While these stay the same, the files do. None if a file is so young that a later write may not change its times."""
     names = {
         "config.json",
         TOKENIZER,
@@ -210,14 +216,18 @@ def signature(directory: Path) -> list[list[str | int]] | None:
         POOLING,
         *(path.name for path in directory.glob("*.safetensors")),
     }
-    found = [(name, (directory / name).stat()) for name in sorted(names) if (directory / name).is_file()]
-    if max((stat.st_ctime_ns for _, stat in found), default=0) > time.time_ns() - SETTLED_NS:
+    stats = {name: (directory / name).stat() for name in sorted(names) if (directory / name).is_file()}
+    if max((stat.st_ctime_ns for stat in stats.values()), default=0) > time.time_ns() - SETTLED_NS:
         return None
-    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in found]
+    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats.items()]
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. InputError, naming it, where it is damaged."""
+    """The content of a JSON file. InputError, naming it, if it is damaged."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError) as error:
@@ -225,7 +235,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The content of a JSON file that holds an object. InputError, naming it, where it does not."""
+    """The content of a JSON file that holds an object. InputError, naming it, if it does not."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(
@@ -235,22 +245,22 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _choose(keys: Iterable[str], directory: Path) -> str:
-    """The key of the input embedding among all keys: by name, then the one nearest to the top, then the encoder's."""
+    """The key of the input embedding among all keys: by its name, then the nearest to the top, then the encoder's."""
     by_name: dict[str, list[str]] = {}
     for key in keys:
         module, _, parameter = key.rpartition(".")
         if parameter == "weight":
             by_name.setdefault(module.rpartition(".")[2], []).append(key)
     for name in TABLE_NAMES:
-        found = by_name.get(name, [])
-        found = [key for key in found if key.count(".") == min(other.count(".") for other in found)]
-        if len(found) > 1:
-            found = [key for key in found if "encoder" in key.split(".")] or found
-        if len(found) == 1:
-            return found[0]
-        if found:
+        named = by_name.get(name, [])
+        named = [key for key in named if key.count(".") == min(other.count(".") for other in named)]
+        if len(named) > 1:
+            named = [key for key in named if "encoder" in key.split(".")] or named
+        if len(named) == 1:
+            return named[0]
+        if named:
             raise InputError(
-                f"the input embedding of {directory} is ambiguous: {', '.join(sorted(found)[:KEYS_SHOWN])}; "
+                f"the input embedding of {directory} is ambiguous: {', '.join(sorted(named)[:KEYS_SHOWN])}; "
                 "save a checkpoint with one of them"
             )
     shown = sorted(keys)
@@ -274,21 +284,20 @@ def _weight_map(index: Path) -> Mapping[str, str]:
 
 
 def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
-    """safetensors' name of the dtype, and the shape, of each tensor in a file. InputError where it is damaged."""
+    """(safetensors' name of the dtype, shape) of each tensor in a file. InputError if the file is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "numpy") as file:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            return {key: (part.get_dtype(), part.get_shape()) for key, part in slices.items()}
+            return {key: (tensor.get_dtype(), tensor.get_shape()) for key, tensor in slices.items()}
     except SafetensorError as error:
         raise InputError(
             f"{path} is not a whole safetensors file: {error}; fetch or save it again"
         ) from error
 
 
-def _read(key: str, path: Path) -> NDArray[np.float32]:
-    """A matrix of a safetensors file."""
+def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
     tensors = stored_tensors(path) if path.is_file() else {}
     if key not in tensors:
         fault = "does not hold it" if tensors else "is not there"
@@ -299,7 +308,7 @@ def _read(key: str, path: Path) -> NDArray[np.float32]:
             f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
             "each token: save the embedding whole and unquantised"
         )
-    # safetensors gives NumPy no bfloat16, so the numbers are read here: after the header, whose length comes first.
+    # safetensors gives NumPy no bfloat16, so the numbers are read here. The file begins with the header's length.
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         begin, _ = json.loads(file.read(start - 8))[key]["data_offsets"]
@@ -315,11 +324,11 @@ def _read(key: str, path: Path) -> NDArray[np.float32]:
 def write_checkpoint(
     directory: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
 ) -> None:
-    """config.json and model.safetensors, into a directory that is there."""
+    """Writes config.json and model.safetensors into an existing directory."""
     from safetensors.numpy import save
 
     write_json(directory / "config.json", config)
-    # Written here, not by the library, whose error on a full disk is no OSError.
+    # The library's own writing raises no OSError on a full disk.
     (directory / WEIGHTS).write_bytes(save(dict(weights), metadata={"format": "pt"}))
 
 
@@ -332,19 +341,19 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
     import huggingface_hub
     from huggingface_hub import errors
 
-    asked = f"{base!r}{f' at {revision!r}' if revision else ''}"
+    base_at = f"{base!r}{f' at {revision!r}' if revision else ''}"
 
     def fetch(name: str) -> Path | None:
-        """The file, or None where the repository (or, offline, the cache) does not have it."""
+        """The file, or None if the repository (or, offline, the cache) does not have it."""
         try:
             return Path(huggingface_hub.hf_hub_download(base, name, revision=revision))
         except (errors.EntryNotFoundError, errors.LocalEntryNotFoundError):
             return None
         except Exception as error:
             raise InputError(
-                f"{setting} is {asked}: no such directory, and the Hugging Face Hub does not give its {name} "
-                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
-                "for a gated model log in, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
+                f"{setting} is {base_at}: no such directory, and the Hugging Face Hub does not give its {name} "
+                f"({type(error).__name__}: {first_line(error)}); check the id and the network, "
+                "log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
             ) from error
 
     config = fetch("config.json")
@@ -352,10 +361,10 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
         raise _is_adapter(base, adapter)
     if config is None:
         raise InputError(
-            f"{setting} is {asked}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
             "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
-    # Every further file comes from the same commit, even if the repository changes meanwhile.
+    # All other files come from the same commit, even if the repository changes meanwhile.
     directory, revision = config.parent, config.parent.name
     for name in (TOKENIZER, INDEX, *OPTIONAL, *(SENTENCE_TRANSFORMERS if weights == "all" else ())):
         fetch(name)
@@ -374,19 +383,19 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
             raise _is_adapter(base, adapter)
         pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
         with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-            there = huggingface_hub.HfApi().file_exists
-            raise _no_weights(base, [name for name in pickled if there(base, name, revision=revision)])
-        raise _no_weights(base, ())
+            exists = huggingface_hub.HfApi().file_exists
+            raise _no_weights(base, [name for name in pickled if exists(base, name, revision=revision)])
+        raise _no_weights(base, [])
     return directory
 
 
 def _no_tokenizer(directory: Path, base: str = "") -> InputError:
-    """`base`: the id that a directory was downloaded for."""
+    """base: the id whose snapshot the directory is."""
     where = base or str(directory)
     fault = f"{where} has no {TOKENIZER}"
     if inside := _models_inside(directory):
         return InputError(
-            f"{fault}; expected the folder of a checkpoint, and the folders in it look like one: name "
+            f"{fault}; expected the folder of a checkpoint, which these folders in it look like: name "
             f"{' or '.join(map(str, inside[:3]))}"
         )
     if pieces := sorted(path.name for path in directory.glob("*.model")):
@@ -401,8 +410,8 @@ def _no_tokenizer(directory: Path, base: str = "") -> InputError:
 
 
 def _models_inside(directory: Path) -> list[Path]:
-    """Folders of checkpoints in a folder of a cache of the Hub (the current state first), of checkpoints of a training
-    or of models."""
+    """Folders of checkpoints in a Hub cache (the current snapshot first), in a training's folder or in a folder of
+    models."""
     main = directory / "refs" / "main"
     current = main.read_text().strip() if main.is_file() else ""
     folders = sorted(
@@ -419,19 +428,18 @@ def _is_adapter(base: str, path: Path) -> InputError:
     content = read_object(path)
     model = content.get("base_model_name_or_path") or "its base model"
     return InputError(
-        f"{base} is an adapter ({content.get('peft_type') or 'PEFT'}) of {model}, which has no weights of its own for "
-        f"tokens; name {model}, or merge them: peft.AutoPeftModelForCausalLM.from_pretrained({base!r})"
+        f"{base} is an adapter ({content.get('peft_type') or 'PEFT'}) of {model} and has no input embedding; name "
+        f"{model}, or merge them: peft.AutoPeftModelForCausalLM.from_pretrained({base!r})"
         ".merge_and_unload().save_pretrained(folder), with the tokenizer beside it"
     )
 
 
-def _no_weights(where: str, names: Iterable[str]) -> InputError:
-    names = list(names)
+def _no_weights(where: str, names: list[str]) -> InputError:
     pickled = sorted(name for name in names if re.fullmatch(r".*\.(bin|pt|pth|ckpt)(\.index\.json)?", name))
-    there = f"only {', '.join(pickled[:3])}, which is pickle and could run code" if pickled else "none"
+    others = f"only {', '.join(pickled[:3])}, which is pickle and could run code" if pickled else "none"
     if packed := sorted(name for name in names if name.endswith(".gguf")):
         return InputError(f"{where}: {packed[0]} is GGUF, llama.cpp's form; {NOT_GGUF}")
     return InputError(
-        f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {there}. Save it again with "
+        f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {others}. Save it again with "
         "model.save_pretrained(folder, safe_serialization=True)"
     )

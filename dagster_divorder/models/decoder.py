@@ -2,26 +2,26 @@
 
 Letters: V vocabulary, D width, N documents, P pairs of spans, B pairs of a batch, T tokens of all pairs.
 
-Out of each half of a document a span is cut. The token table, its rows weighted by idf, is first turned into
-coordinates of what the two spans share (`core.vectors.shared_topic`); it then stays as it is. On it stands a Llama of
-LAYERS layers. z and z' are the means of two spans' last hidden states, less the mean of the batch, scaled to length 1;
+From each half of a document a span is cut. The token table, its rows weighted by idf, is first turned into coordinates
+of what two spans of a document share (`core.vectors.shared_topic`); it is not trained further. A Llama of LAYERS layers
+stands on it. z and z' are the means of two spans' last hidden states, less the mean of the batch, scaled to length 1;
 with a_ij = z_i z'_j / TEMPERATURE the layers are trained on the loss
 
     -1/2B sum_i [ log softmax_j(a_ij)_i + log softmax_j(a_ji)_i ]
 
-under which two spans of one document come closer than spans of different ones. The layers write nothing before the
-first step, and NORM_EPSILON is far above the square of hidden states, which makes the norms almost linear: training
-starts from the weighted mean of token vectors, which norms of the usual kind would undo by making all tokens equal.
+which brings two spans of one document closer than spans of different documents. Before the first step the layers add
+nothing, and NORM_EPSILON is far above the square of hidden states, which makes the norms almost linear. So training
+starts from the weighted mean of token vectors; ordinary norms would make all tokens equal and undo the weights.
 
 Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json, model.safetensors)
-that names every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine,
+that holds every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine,
 whatever the number of threads.
 Cost: 6 multiplications a token for each weight of the layers, 12 D^2 + 256 D of them; memory: T ids, some 100 P D
 bytes for means of spans, and some 600 MB for a batch at D = 128. Times: docs/decisions/bootstrap-decoder.md.
 Sources: Oord, Li and Vinyals 2018 (the loss); Giorgi et al. 2021 (spans of a document); Zhang, Dauphin and Ma 2019
-(layers that begin as nothing).
-Known weakness: what two halves of a document share is not always its topic (a signature, a layout, a language); no
-model of language, as it has never predicted a token.
+(layers that begin at zero).
+Known weakness: the halves of a document may share other things than its topic (a signature, a layout, a language). It
+is no language model: it has never predicted a token.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 LAYERS = 2
 SPAN = 128
-"""Tokens of a span at most."""
+"""Most tokens of a span."""
 
 SHORTEST = 8
-"""Tokens of a span at least; documents of fewer than twice as many are left out."""
+"""Fewest tokens of a span; documents of fewer than twice as many are left out."""
 
 EPOCHS = 4
-"""A small corpus is read so many times at most."""
+"""Most passes over a small corpus."""
 
 BATCH = 64
 TEMPERATURE = 0.2
@@ -64,21 +64,21 @@ WARM_UP = 0.1
 NORM_EPSILON = 10.0
 
 GROUPS = 8
-"""Spans of a batch run by length in so many groups at most, each on one thread.
+"""Most groups, by length, in which the spans of a batch run, each group on one thread.
 
-In one group, much would be padding. Threads that share a group wait for each other at every step, for long where cores
-are busy, and the last bits of sums would depend on their number."""
+One group would be padding for the most part. Threads that share a group would wait for each other at every step, and
+their number would change the last bits of sums."""
 
 CURVE_POINTS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Two spans of a document each, in the order of training.
+    """Pairs of spans, each of one document, in the order of training.
 
-    document int64 (P,): the document's place among those planned; begin int64 (P, 2): where in it the spans begin;
-    length int64 (P,) of each of the two; batch_starts int64 (batches + 1,): pairs before each batch; epochs: how often
-    the documents are read.
+    document: int64 (P,), its place among the planned documents. begin: int64 (P, 2), where its spans begin in it.
+    length: int64 (P,), tokens of each of the two. batch_starts: int64 (batches + 1,), pairs before each batch. epochs:
+    how often the documents are read.
     """
 
     document: NDArray[np.int64]
@@ -89,14 +89,14 @@ class Pairs:
 
     @property
     def span_starts(self) -> NDArray[np.int64]:
-        """int64 (2 P + 1,): tokens before each span, where the second span of a pair follows the first."""
+        """int64 (2 P + 1,): tokens before each span; the second span of a pair follows the first."""
         return np.concatenate([[0], np.cumsum(np.repeat(self.length, 2))])
 
 
 def plan(lengths: NDArray[np.int64], tokens: int, *, seed: int = 0) -> Pairs:
-    """Pairs of at most `tokens` tokens in all, out of the first documents of lengths (N,), each once in an epoch.
+    """Pairs of at most `tokens` tokens in all, from the first documents of `lengths` (N,), each document once an epoch.
 
-    No pairs where fewer than two documents are long enough, or `tokens` does not reach for two.
+    There are no pairs if fewer than two documents are long enough, or `tokens` does not suffice for two.
     """
     span = np.minimum(lengths // 2, SPAN)
     documents = np.flatnonzero(span >= SHORTEST)
@@ -112,7 +112,7 @@ def plan(lengths: NDArray[np.int64], tokens: int, *, seed: int = 0) -> Pairs:
     room = np.column_stack([half, lengths[document] - half]) - span[:, None]
     begin = (rng.random(room.shape) * (room + 1)).astype(np.int64)
     begin[:, 1] += half
-    # As many pairs in every batch, but for one more or less.
+    # Batches have equal numbers of pairs, but for one.
     batches = -(-len(documents) // BATCH)
     ends = np.arange(1, batches + 1) * len(documents) // batches
     starts = np.concatenate([[0], *(ends + epoch * len(documents) for epoch in range(epochs))])
@@ -130,18 +130,18 @@ def train(
     threads: int = 1,
     advance: Callable[[int], object] = lambda tokens: None,
 ) -> dict[str, Any]:
-    """Trains on pairs and writes a checkpoint into `directory`, made where it is missing.
+    """Trains on pairs and writes a checkpoint into `directory`, which is created if it is missing.
 
-    `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
-    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` is called with the tokens of every
-    batch; more than GROUPS threads are of no use. Without pairs the table is weighted, and the layers do nothing.
+    base: directory with the table, float32 (V, D), and its tokenizer. weights: float32, at most V, scale its rows. ids:
+    (T,), the tokens of all pairs, laid out as `pairs.span_starts` says. threads: more than GROUPS are of no use.
+    advance: is called with the tokens of every batch. Without pairs the table is weighted and the layers do nothing.
 
     Returns:
         layers, width, parameters (of the layers), tokens, documents, epochs, batches, and loss: at most CURVE_POINTS
-        points [tokens so far, mean loss since the point before].
+        points [tokens so far, mean loss since the previous point].
 
     Raises:
-        InputError: more weights than rows, ids that are not as many as the pairs ask for, or an id without weight.
+        InputError: more weights than rows, another number of ids than the pairs have, or an id without weight.
     """
     import torch
 
@@ -177,7 +177,7 @@ def train(
 def _topical(
     table: NDArray[np.float32], weights: NDArray[np.float32], pairs: Pairs, ids: NDArray[np.integer]
 ) -> NDArray[np.float32]:
-    """The weighted table in coordinates of the shared topic, with a root mean square of 1; a row without weight is
+    """The weighted table in coordinates of the shared topic, scaled to a root mean square of 1. Rows without weight are
     zero."""
     means = pool(ids, np.repeat(pairs.length, 2), table, weights)
     weighted = np.zeros_like(table)
@@ -208,7 +208,7 @@ def _fit(
     advance: Callable[[int], object],
     workers: ThreadPoolExecutor,
 ) -> list[tuple[int, float]]:
-    """Trains the layers; tokens so far and loss of each batch."""
+    """Trains the layers; returns tokens so far and loss of each batch."""
     import torch
 
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -216,7 +216,7 @@ def _fit(
     starts = pairs.span_starts[2 * pairs.batch_starts].tolist()
     losses: list[tuple[int, float]] = []
     for at, (first, last) in enumerate(pairwise(starts)):
-        # Up over the first tenth of the tokens, then down to nothing.
+        # The learning rate rises over the first tenth of the tokens, then falls to 0.
         middle = (first + last) / 2 / starts[-1]
         for group in optimiser.param_groups:
             group["lr"] = LEARNING_RATE * min(middle / WARM_UP, (1 - middle) / (1 - WARM_UP))
@@ -236,26 +236,26 @@ def _backward(
     spans: NDArray[np.int64],
     workers: ThreadPoolExecutor,
 ) -> float:
-    """The loss of a batch of spans of the given lengths; its gradients are left in `trained`."""
+    """The loss of a batch; its gradients go into `trained`. spans: int64 (2 B,), tokens of each span."""
     import torch
 
     groups = _groups(spans)
     means = list(workers.map(lambda group: _means(model, ids, spans, group), groups))
     # The loss sees all means at once; its gradient then goes back through each group alone.
-    apart = torch.cat([part.detach() for part in means])
-    apart.requires_grad_()
-    back = torch.from_numpy(np.argsort(np.concatenate(groups)))
-    loss = _loss(apart[back].view(len(spans) // 2, 2, -1))
-    (slope,) = torch.autograd.grad(loss, apart)
+    leaves = torch.cat([mean.detach() for mean in means])
+    leaves.requires_grad_()
+    by_span = torch.from_numpy(np.argsort(np.concatenate(groups)))
+    loss = _loss(leaves[by_span].view(len(spans) // 2, 2, -1))
+    (slope,) = torch.autograd.grad(loss, leaves)
     slopes = slope.split([len(group) for group in groups])
-    gradients = workers.map(lambda part, slope: torch.autograd.grad(part, trained, slope), means, slopes)
-    for weight, *parts in zip(trained, *gradients, strict=True):
-        weight.grad = torch.stack(parts).sum(0)
+    gradients = workers.map(lambda mean, slope: torch.autograd.grad(mean, trained, slope), means, slopes)
+    for weight, *of_groups in zip(trained, *gradients, strict=True):
+        weight.grad = torch.stack(of_groups).sum(0)
     return loss.item()
 
 
 def _groups(spans: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Places of the spans by rising length, in groups of about as many tokens each."""
+    """Places of the spans by rising length, in groups of about equal numbers of tokens."""
     by_length = np.argsort(spans, kind="stable")
     tokens = np.cumsum(spans[by_length])
     cuts = np.searchsorted(tokens, np.arange(1, GROUPS) * tokens[-1] / GROUPS)
@@ -265,13 +265,13 @@ def _groups(spans: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def _means(
     model: LlamaModel, ids: NDArray[np.integer], spans: NDArray[np.int64], group: NDArray[np.int64]
 ) -> torch.Tensor:
-    """Means of the last hidden states of some spans, float32 (n, D)."""
+    """Means of the last hidden states of the spans of a group, float32 (n, D)."""
     import torch
 
     length, starts = spans[group][:, None], (np.cumsum(spans) - spans)[group][:, None]
     at = np.arange(length.max())
     real = at < length
-    # Padding comes last, where the real tokens of a decoder do not see it: any id will do.
+    # The tokens of a decoder do not see the padding behind them: any id will do.
     tokens = ids[np.where(real, starts + at, 0)].astype(np.int64)
     hidden = model(input_ids=torch.from_numpy(tokens)).last_hidden_state
     share = torch.from_numpy((real / length).astype(np.float32))
@@ -289,8 +289,8 @@ def _loss(means: torch.Tensor) -> torch.Tensor:
 
 
 def _curve(losses: list[tuple[int, float]]) -> list[list[float]]:
-    """At most CURVE_POINTS points: tokens so far, mean loss since the point before."""
+    """At most CURVE_POINTS points: tokens so far, mean loss since the previous point."""
     if not losses:
         return []
-    parts = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
-    return [[int(part[-1, 0]), round(float(part[:, 1].mean()), 5)] for part in parts]
+    points = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
+    return [[int(point[-1, 0]), round(float(point[:, 1].mean()), 5)] for point in points]

@@ -2,10 +2,10 @@
 
 Letters: B windows of a batch, L tokens of the longest, D dims.
 Guarantee: vectors are what transformers and sentence-transformers compute for the same tokens, within rounding. Only
-safetensors are read and no code of a model runs (`trust_remote_code` stays off); a checkpoint that lacks weights which
-hidden states depend on is refused, not filled at random.
-Cost: weights in the checkpoint's own dtype stay mapped files on a CPU.
-Source: transformers (AutoModel; sdpa attention where a model has it).
+safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint that lacks weights is
+refused if hidden states depend on them; no weight is filled at random.
+Cost: on a CPU, weights in the checkpoint's own dtype stay mapped files.
+Source: transformers (AutoModel; sdpa attention if a model has it).
 Known weakness: padding and batch mates change the last bits of a vector: 1e-6 in float32, 1e-2 in bfloat16.
 """
 
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import CPU_BUDGET, position_bytes
-from dagster_divorder.models.spec import EmbeddingSpec, Pooling, first_line, load_config, quiet, unusable
+from dagster_divorder.models.checkpoint import check_vocabulary, first_line
+from dagster_divorder.models.spec import EmbeddingSpec, Pooling, load_config, quiet, unusable
 
 if TYPE_CHECKING:
     import torch
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
 class Model:
     """A loaded model: called with a batch of windows, gives their pooled vectors.
 
-    `dims` D; `sharded`: this process is one of several that compute together; `masked`: the model has to be told what
-    is padding. A causal one has not, since no token sees what comes after it, and is faster without: attention then
-    has no matrix of L x L to read, and leaves out half of the products.
-
-    On a CPU a batch has `cpu_budget` positions; a position takes about `position_bytes` at the peak of a pass; `relief`
-    is what helps where memory is short.
+    dims: D. sharded: this process is one of several that compute together. masked: the model needs a mask of the
+    padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
+    reads no L x L matrix and leaves out half of the products.
+    cpu_budget: positions of a batch on a CPU. position_bytes: about what a position takes at the peak of a pass.
+    relief: for errors, what to do when memory is short.
     """
 
     relief = "spread the model over several GPUs with deep.tensor_parallel"
@@ -56,8 +56,8 @@ class Model:
         )
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
-        """Vectors float32 (B, D), on the model's device, of right-padded `ids` int64 (B, L) of which `lengths` are
-        real."""
+        """Vectors float32 (B, D), on the model's device. ids: int64 (B, L), padded on the right; lengths: int64 (B,),
+        the ids of each row that are no padding."""
         import torch
 
         with torch.inference_mode():
@@ -69,13 +69,13 @@ class Model:
             padded = bool(lengths.min() < ids.shape[1])
             vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
             if self.sharded:
-                # Every process decides alike what to do with them.
+                # All processes must decide alike what to do with the vectors.
                 torch.distributed.broadcast(vectors, 0)
             return vectors
 
     @contextmanager
     def in_float32(self) -> Iterator[None]:
-        """The model in float32 meanwhile, beside its own weights, which come back untouched."""
+        """Meanwhile the model computes in float32. Its own weights stay in memory and come back untouched."""
         import torch
 
         narrow = [
@@ -99,25 +99,25 @@ class Model:
 def _pool(
     hidden: torch.Tensor, mask: torch.Tensor | None, real: torch.Tensor, pooling: Pooling
 ) -> torch.Tensor:
-    """Hidden states (B, L, D) to vectors float32 (B, D): mean over the `real` (B,) tokens that `mask` bool (B, L)
-    shows (None: all), the last of them, or the first."""
+    """Hidden states (B, L, D) to vectors float32 (B, D): the first of a row's `real` (B,) tokens, the last, or the mean
+    of those in `mask` bool (B, L), None for all."""
     import torch
 
     if pooling == "cls":
         return hidden[:, 0].float()
     if pooling == "last":
         return hidden[torch.arange(len(hidden), device=hidden.device), real - 1].float()
-    if mask is not None:  # masked, not multiplied: nothing times zero is NaN where it is infinite
+    if mask is not None:  # not a product with zero, which is NaN for an infinite number
         hidden = hidden.masked_fill(~mask[:, :, None], 0)
     return hidden.sum(1, dtype=torch.float32) / real[:, None]
 
 
 def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, processes: int = 1) -> Model:
-    """The model of a checkpoint on `spec.device`, ready for a forward pass; `vocabulary` is one more than the
-    largest token id, `processes` the number of those that share it (then called in each of them).
+    """The model of a checkpoint on `spec.device`, ready for a forward pass. vocabulary: one more than the largest token
+    id. processes: how many processes share the model; each of them calls this.
 
     Raises:
-        InputError: as `load_module` does; it has too few rows for the tokenizer, or gives no hidden states of tokens.
+        InputError: as `load_module`; its embedding has too few rows; it gives no hidden states of tokens.
     """
     directory = Path(directory)
     module = load_module(directory, spec, "AutoModel", processes=processes)
@@ -125,24 +125,23 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
     with quiet():
         if processes == 1 and spec.device == "cpu" and onednn_helps():
             _use_onednn(module)
-        _try(directory, model)
-    check_vocabulary(directory, module, vocabulary)
+        _probe(directory, model)
+    check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
     return model
 
 
 def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: int = 1) -> Any:
-    """The module of a checkpoint that a class of transformers (`kind`) makes, of its encoder where it has a decoder
-    too, on `spec.device`; `processes` as in `load`.
+    """A checkpoint's module, of a class of transformers (`kind`), on `spec.device`; the encoder alone of a model that
+    has a decoder too. processes: as in `load`.
 
     Raises:
-        InputError: transformers has no such architecture or cannot build it from these weights; weights are missing;
-            it does not fit into memory.
+        InputError: as `explaining`; weights are missing.
     """
     import torch
 
     config = load_config(directory)
-    for part in (config, config.get_text_config()):
-        part.use_cache = False
+    for level in (config, config.get_text_config()):
+        level.use_cache = False
     options: dict[str, Any] = {"config": config, "dtype": getattr(torch, spec.dtype)}
     if processes > 1:
         from transformers.distributed import DistributedConfig
@@ -156,18 +155,17 @@ def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: i
         module, report = read_checkpoint(directory, kind, **options)
         used = module.get_encoder() if config.is_encoder_decoder else module
         _refuse_missing(directory, module, used, report)
-        if processes == 1:
-            used = used.to(spec.device)
-    return used.eval()
+        return used.eval() if processes > 1 else used.eval().to(spec.device)
 
 
 @contextmanager
 def explaining(directory: Path, place: str, relief: str) -> Iterator[None]:
-    """Errors of a checkpoint that is loaded and moved to a place meanwhile, as people need them; `relief` is what
-    helps where memory is short.
+    """Makes errors of loading a checkpoint readable, and keeps transformers quiet meanwhile. place: the device, for
+    messages. relief: what to do when memory is short.
 
     Raises:
-        InputError: transformers cannot build it; it does not fit into memory.
+        InputError: transformers has no such architecture or cannot build it from these weights; it does not fit into
+            memory.
     """
     with quiet():
         try:
@@ -181,7 +179,7 @@ def explaining(directory: Path, place: str, relief: str) -> Iterator[None]:
 
 
 def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """(the module of a checkpoint that a class of transformers (`kind`) makes; what it says of missing weights)."""
+    """(a checkpoint's module, of a class of transformers (`kind`); transformers' report of missing weights)."""
     import transformers
 
     module, report = getattr(transformers, kind).from_pretrained(
@@ -195,21 +193,10 @@ def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, di
     return module, report
 
 
-def check_vocabulary(directory: Path, module: Any, vocabulary: int) -> None:
-    """InputError where `vocabulary`, one more than the largest token id, is more than a module has rows for."""
-    rows = len(module.get_input_embeddings().weight)
-    if vocabulary > rows:
-        raise InputError(
-            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding only {rows:,} rows; "
-            "use the tokenizer and the weights of one model"
-        )
-
-
-def _try(directory: Path, model: Model) -> None:
-    """One forward pass of two short windows, for its shape; and whether tokens see what comes after them."""
+def _probe(directory: Path, model: Model) -> None:
+    """Sets the model's `dims` and `masked` by a forward pass of two short windows, and by `sees_ahead`."""
     spec = model.spec
-    middles = ([1] * min(spec.room, 3), [1])
-    rows = [[*spec.prefix, *middle, *spec.suffix] for middle in middles]
+    rows = [[*spec.prefix, *[1] * length, *spec.suffix] for length in (min(spec.room, 3), 1)]
     lengths = np.array([len(row) for row in rows])
     ids = np.array([row + [spec.pad] * (len(rows[0]) - len(row)) for row in rows])
     try:
@@ -227,26 +214,28 @@ def _try(directory: Path, model: Model) -> None:
 
 
 def sees_ahead(model: Model, module: Any) -> bool:
-    """Whether the hidden state of a token, as a module of the model has it, depends on later ones: two texts that part
-    after their beginning tell."""
+    """Whether a token's hidden state in a module of the model depends on later tokens: of two texts that begin alike,
+    the beginnings then differ."""
     import torch
 
     length = min(model.spec.window, 16)
-    texts = [[1, 2, *[other] * (length - 2)] for other in (3, 4)]
     with torch.inference_mode():
-        one, two = (
-            module(input_ids=torch.tensor([text], device=model.device)).last_hidden_state[0, :2]
-            for text in texts
+        # Both texts have one shape, so that a causal model rounds both alike.
+        one, other = (
+            module(
+                input_ids=torch.tensor([[1, 2, *[end] * (length - 2)]], device=model.device)
+            ).last_hidden_state[0, :2]
+            for end in (3, 4)
         )
-        # Of one shape, so that a causal model rounds both alike.
-        differs = ~((one - two).abs().max() <= 1e-5 * one.abs().max())
+        differs = ~((one - other).abs().max() <= 1e-5 * one.abs().max())
         if model.sharded:
             torch.distributed.broadcast(differs, 0)
     return bool(differs)
 
 
 def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, Any]) -> None:
-    """Raise where weights that hidden states depend on are not in the checkpoint: they would be random."""
+    """InputError if the checkpoint lacks weights that hidden states depend on: they would be random. used: the part of
+    the module that computes them."""
     needed = {id(parameter) for parameter in used.parameters()}
     names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
     lacking = sorted(
@@ -261,11 +250,11 @@ def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, A
 
 
 def onednn_helps() -> bool:
-    """Whether float32 linear layers are faster with oneDNN's matrix products than with MKL's, which torch takes on x86.
+    """Whether float32 linear layers are faster with oneDNN's matrix products than with MKL's, torch's choice on x86.
 
-    MKL keeps its fast kernels to Intel's processors: on an EPYC with AVX-512 it reached 95 GFLOP/s a core where oneDNN,
-    which torch ships too, reached 200 (docs/decisions). The operator is the one that torch's own compiler uses, no part
-    of its documented interface; a model stays as it is where a torch lacks it.
+    MKL has fast kernels for Intel's processors alone: on an EPYC with AVX-512 it reached 95 GFLOP/s a core and oneDNN,
+    which torch ships too, 200 (docs/decisions). The operator is the one of torch's compiler and is not documented; if
+    a torch lacks it, the model stays as it is.
     """
     import torch
 
@@ -273,12 +262,12 @@ def onednn_helps() -> bool:
         amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
         amd = False
-    there = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
-    return amd and there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    return amd and both and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _use_onednn(module: torch.nn.Module) -> None:
-    """Let every float32 linear layer of a module, on a CPU, multiply with oneDNN, which rounds last bits otherwise."""
+    """Make every float32 linear layer of a module on a CPU multiply with oneDNN, which rounds last bits differently."""
     import torch
 
     class Linear(torch.nn.Linear):
@@ -292,7 +281,7 @@ def _use_onednn(module: torch.nn.Module) -> None:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Operations of torch run on so many threads each meanwhile."""
+    """Meanwhile each operation of torch runs on so many threads."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,12 +1,12 @@
 """Documents of token ids to vectors: windows sorted by length, batched under a budget, pooled and normalised.
 
 Letters: n documents, T tokens of all of them, W windows, D dims.
-Guarantee: every document with tokens gets a finite vector of length 1, one without tokens zero. A batch that does not
-fit into memory is cut and tried again, a window that never fits is read in parts; a vector that is not finite is
-computed again in float32, alone. What could not be helped is flagged. On a CPU the bytes do not depend on the number
-of lanes.
+Guarantee: a document with tokens gets a finite vector of length 1, a document without tokens zero. A batch that does
+not fit into memory is cut and tried again; a window that never fits is read in parts. A vector that is not finite is
+computed again, alone and in float32. Documents for which none of this helps are flagged. On a CPU the bytes do not
+depend on the number of lanes.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
-Known weakness: on a GPU the budget follows its memory, so another machine batches, and rounds, differently.
+Known weakness: on a GPU the budget follows its memory, so other machines batch, and round, differently.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ from dagster_divorder.models.batches import (
     release,
     solve,
 )
+from dagster_divorder.models.checkpoint import first_line
 from dagster_divorder.models.deep import Model, torch_threads
-from dagster_divorder.models.spec import first_line, quiet
+from dagster_divorder.models.spec import quiet
 
 if TYPE_CHECKING:
     import torch
 
 NOT_FINITE = 1
-"""Flag of a document whose vector is the mean of its fellows', since its own was not finite."""
+"""Flag of a document whose own vector is not finite: it gets the mean of the others."""
 CUT = 2
-"""Flag of a document that was read in shorter windows than asked for, since memory ran out."""
+"""Flag of a document that was read in shorter windows because memory ran out."""
 
 PROBES = (256, 2048)
-"""Lengths of the windows of the measured passes on a GPU; where a context is shorter, half of it and it."""
+"""Lengths of the windows of the measured passes on a GPU; of a shorter context, half of it and all of it."""
 
 GROW_AFTER = 8
-"""Batches in a row that fit before the budget, once halved, is doubled again."""
+"""Batches in a row that must fit before a halved budget doubles again."""
 
 
 Work = Counter[str]
-"""What was done: `tokens` that went through the model, special ones among them, in `positions` of `batches`; how often
-memory ran `out_of_memory`."""
+"""Counts of the work done: `tokens` that went through the model, special ones included, in `positions` of `batches`;
+and `out_of_memory`, how often memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class Embedded:
 class Embedder:
     """A model and how it is fed.
 
-    `lanes` batches run side by side, on a CPU on `threads` threads each; `positions_now` is the budget as it is now. No
-    batch of more than one window is larger than `budget`, and no window larger than `hard_limit`.
+    lanes: batches that run side by side, each on `threads` threads of a CPU. budget: of a batch of more than one
+    window. hard_limit: most positions of a batch and of a window, None for no limit. positions_now: the current budget.
     """
 
     model: Model
@@ -86,7 +87,6 @@ class Embedder:
     hard_limit: int | None = None
     positions_now: float = field(init=False)
     fits_in_a_row: int = field(init=False, default=0)
-    """Batches in a row that fit into memory."""
 
     def __post_init__(self) -> None:
         self.positions_now = self.budget.positions
@@ -97,7 +97,7 @@ class Embedder:
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
     ) -> Embedded:
-        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` gets tokens done.
+        """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
@@ -108,27 +108,27 @@ class Embedder:
         run = _ForwardPasses(self, ids, starts[windows.document] + windows.start, windows.length, advance)
         on_cpu = self.model.spec.device == "cpu"
         with quiet(), torch_threads(self.threads) if on_cpu else nullcontext():
-            vectors = run.vectors()
-        found = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
+            of_windows = run.vectors()
+        vectors = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
         if len(windows):
-            seen = np.bincount(windows.document, windows.length, minlength=len(lengths))
-            weighted = vectors * (windows.length / seen[windows.document])[:, None].astype(np.float32)
+            tokens_read = np.bincount(windows.document, windows.length, minlength=len(lengths))
+            shares = (windows.length / tokens_read[windows.document])[:, None].astype(np.float32)
             first = np.flatnonzero(windows.start == 0)
-            found[windows.document[first]] = np.add.reduceat(weighted, first, axis=0)
-        finite = np.isfinite(found).all(axis=1)
-        found[~finite] = 0
-        found = unit_rows(found)
+            vectors[windows.document[first]] = np.add.reduceat(of_windows * shares, first, axis=0)
+        finite = np.isfinite(vectors).all(axis=1)
+        vectors[~finite] = 0
+        vectors = unit_rows(vectors)
         flagged = np.zeros(len(lengths), dtype=np.uint8)
         flagged[windows.document[run.cut]] |= CUT
         flagged[~finite] |= NOT_FINITE
         if not finite.all():
-            found[~finite] = unit_rows(found[finite & (lengths > 0)].sum(axis=0, keepdims=True))
-        return Embedded(found, flagged, run.work)
+            vectors[~finite] = unit_rows(vectors[finite & (lengths > 0)].sum(axis=0, keepdims=True))
+        return Embedded(vectors, flagged, run.work)
 
 
 def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, on about `threads` threads of a CPU. `hard_limit`:
-    positions that no batch and no window may pass, where more are known not to fit."""
+    """An embedder for the model's device, on about `threads` threads of a CPU. hard_limit: most positions of a batch
+    and of a window, if more are known not to fit."""
     import torch
     from joblib import cpu_count
 
@@ -138,13 +138,13 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | 
         budget = Budget(hard_limit)
     elif spec.device == "cuda":
         budget = _measure_gpu(model)
-    elif spec.device == "mps":  # whose peaks cannot be measured
+    elif spec.device == "mps":  # peaks cannot be measured there
         free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
         budget = Budget(power_of_two(SHARE * free / each, GPU_BUDGET))
     else:
         budget = Budget(model.cpu_budget)
     if spec.device == "cpu" and not model.sharded:
-        # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
+        # Rotary frequencies that follow the longest window of a batch are kept in the model: one pass at a time.
         rotary = str(getattr(config, "rope_parameters", None))
         cores = cpu_count()
         most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, spec.window, each)
@@ -153,8 +153,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | 
 
 
 def _measure_gpu(model: Model) -> Budget:
-    """The budget by two measured passes of two windows each; where several processes share the model, the least of
-    theirs."""
+    """The budget from two measured passes of two windows each; the least among processes that share the model."""
     import torch
 
     window, probes = model.spec.window, []
@@ -186,7 +185,7 @@ def _measure_gpu(model: Model) -> Budget:
 
 @dataclass
 class _ForwardPasses:
-    """One call of `embed`: windows that begin at `begin` in `ids` and are `length` long, (W,)."""
+    """One call of `embed`. begin, length: (W,), where the windows begin in `ids`, and their tokens."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]
@@ -198,7 +197,7 @@ class _ForwardPasses:
         self.model, self.spec = self.embedder.model, self.embedder.model.spec
         self.added = len(self.spec.prefix) + len(self.spec.suffix)
         self.cut = np.zeros(len(self.begin), dtype=bool)
-        """bool (W,): read in parts."""
+        """bool (W,), the windows that were read in parts."""
         self.work = Work()
 
     def vectors(self) -> NDArray[np.float32]:
@@ -206,12 +205,12 @@ class _ForwardPasses:
         order = np.argsort(-self.length, kind="stable")
         sizes = self.length[order] + self.added
         lanes, budget = self.embedder.lanes, self.embedder.budget
-        made: list[tuple[NDArray[np.int64], torch.Tensor | NDArray[np.float32]]] = []
+        batches: list[tuple[NDArray[np.int64], torch.Tensor | NDArray[np.float32]]] = []
         with ThreadPoolExecutor(lanes, thread_name_prefix="divorder-forward") as threads:
             todo = deque([(0, len(order))] if len(order) else [])
             waiting: deque[tuple[int, int, Future[torch.Tensor | None]]] = deque()
             while todo or waiting:
-                # One more than lanes: the next batch is padded while the others are computed.
+                # One batch more than lanes: it is padded while the others are computed.
                 while todo and len(waiting) <= lanes:
                     begin, stop = todo.popleft()
                     end = batch_end(sizes[:stop], begin, self.embedder.positions_now, budget.square)
@@ -226,25 +225,24 @@ class _ForwardPasses:
                 if vectors is not None:
                     self._count(sizes[begin:end])
                 else:
-                    wait([future for _, _, future in waiting])  # what they hold is free again then
+                    wait([future for _, _, future in waiting])  # which frees their memory
                     self._shrink(int(sizes[begin]) * (end - begin))
                     if end - begin > 1:
                         todo.appendleft((begin, end))
                         continue
                     window = int(rows[0])
-                    whole = int(self.begin[window]), int(self.length[window])
-                    vectors = self._in_parts(window, *whole)[None]
-                made.append((rows, vectors))
+                    vectors = self._in_parts(window, int(self.begin[window]), int(self.length[window]))[None]
+                batches.append((rows, vectors))
                 self.advance(int(self.length[rows].sum()))
-        found = np.empty((len(order), self.model.dims), dtype=np.float32)
-        for rows, vectors in made:
-            # The first one waits for the GPU, which until here has been fed without a pause.
-            found[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
-        self._repair(found)
-        return found
+        pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
+        for rows, vectors in batches:
+            # Only here does anything wait for the GPU, so that it is fed without a pause.
+            pooled[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
+        self._repair(pooled)
+        return pooled
 
     def _forward(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
-        """Vectors of a batch, (B, D), None where memory ran out. Runs in a lane."""
+        """Vectors of a batch, (B, D), None if memory ran out. Runs in a lane."""
         lengths = length + self.added
         ids = np.full((len(begin), int(lengths.max())), self.spec.pad, dtype=np.int64)
         first = len(self.spec.prefix)
@@ -259,20 +257,20 @@ class _ForwardPasses:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            if self.model.sharded:  # the others hang in a collective: all have to begin again
+            if self.model.sharded:  # the other processes hang in a collective: all have to begin again
                 raise OutOfMemory(ids.size) from error
-        # The error is gone here, and with it the tensors of the frames that it holds.
+        # Here the error no longer keeps the tensors of its frames alive.
         release(self.spec.device)
         return None
 
     def _shrink(self, failed: int) -> None:
-        """After a batch of so many positions did not fit."""
+        """Notes a batch of so many positions that did not fit."""
         self.work["out_of_memory"] += 1
         self.embedder.positions_now = max(1.0, min(self.embedder.positions_now, failed) / 2)
         self.embedder.fits_in_a_row = 0
 
     def _count(self, sizes: NDArray[np.int64]) -> None:
-        """After a batch of windows of these sizes, longest first, was computed."""
+        """Notes a computed batch of windows of these sizes, longest first."""
         self.work += Work(tokens=int(sizes.sum()), positions=int(sizes[0]) * len(sizes), batches=1)
         self.embedder.fits_in_a_row += 1
         if self.embedder.fits_in_a_row >= GROW_AFTER:
@@ -280,12 +278,12 @@ class _ForwardPasses:
             self.embedder.fits_in_a_row = 0
 
     def _in_parts(self, window: int, begin: int, length: int) -> NDArray[np.float32]:
-        """The vector, (D,), of `length` ids from `begin` on, of a window or a part of it; where they do not fit at
-        once, the token-weighted mean of their halves."""
-        found = self._forward(np.array([begin]), np.array([length]))
-        if found is not None:
+        """The vector (D,) of a window, or of a part of it, `length` ids from `begin` on; the token-weighted mean of its
+        halves if it does not fit at once."""
+        vectors = self._forward(np.array([begin]), np.array([length]))
+        if vectors is not None:
             self._count(np.array([length + self.added]))
-            return found[0].cpu().numpy()
+            return vectors[0].cpu().numpy()
         if length <= SHORTEST:
             raise InputError(
                 f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or "
@@ -298,15 +296,15 @@ class _ForwardPasses:
         second = self._in_parts(window, begin + half, length - half)
         return (half * first + (length - half) * second) / np.float32(length)
 
-    def _repair(self, found: NDArray[np.float32]) -> None:
-        """Compute windows that are not finite again, each alone and in float32."""
-        broken = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    def _repair(self, pooled: NDArray[np.float32]) -> None:
+        """Computes vectors that are not finite again, each alone and in float32."""
+        broken = np.flatnonzero(~np.isfinite(pooled).all(axis=1))
         if not len(broken):
             return
         try:
             with self.model.in_float32():
                 for window in broken.tolist():
-                    found[window] = self._in_parts(window, int(self.begin[window]), int(self.length[window]))
+                    pooled[window] = self._in_parts(window, int(self.begin[window]), int(self.length[window]))
         except OutOfMemory:
             raise
         except Exception as error:
@@ -315,5 +313,5 @@ class _ForwardPasses:
                     f"{len(broken):,} windows have no finite vector in {self.spec.dtype}, and the model cannot read "
                     f"them in float32 ({type(error).__name__}: {first_line(error)}); set deep.dtype to another one"
                 ) from error
-            # There is no room for the model in float32, or (an InputError of `_in_parts`) none for its shortest window.
+            # No room for the model in float32, or (an InputError of `_in_parts`) for its shortest window.
             release(self.spec.device)

@@ -1,10 +1,10 @@
-"""The tokenizer beside an export: files from which transformers makes the very ids that the export holds.
+"""The tokenizer beside an export: files with which transformers gives exactly the ids of the export.
 
 Guarantee: `AutoTokenizer.from_pretrained(folder)` of the installed transformers gives the stored ids of the conformance
-texts and of a sample of the corpus, without special tokens, and no other eos, bos or pad than the stored ones. Files
-are the checkpoint's own where they do so, BPE dropout apart. Else tokenizer_config.json names the class that runs
-tokenizer.json as it is: transformers chooses a class by config.json, which an export does not have, and several
-classes build the splitting of text anew.
+texts and of a sample of the corpus, without special tokens, and no other eos, bos or pad than the stored ones. The
+files are the checkpoint's own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
+that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
+classes replace the splitting of text by their own.
 Cost: importing transformers (2 to 6 s), and half a second for 1 MB of text.
 Known weakness: another version of transformers may read the same files in another way.
 """
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from dagster_divorder.engine.memory import is_out_of_memory
-from dagster_divorder.models.checkpoint import TOKENIZER, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -27,81 +27,83 @@ CONFIG, SPECIAL_TOKENS = NAMES_IN
 TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS, "chat_template.jinja")
 
 SAMPLE_BYTES, SAMPLE_ROWS = 1 << 19, 5_000
-"""Of the corpus's texts that are compared."""
+"""Bytes and rows of the corpus's texts that are compared."""
 
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 """Runs tokenizer.json as it is."""
 KEPT = ("chat_template", "model_max_length", "model_input_names", "padding_side", "truncation_side")
-"""Of a tokenizer_config.json, with its special tokens, where the class is another: what does not change ids."""
+"""Keys of a tokenizer_config.json that stay beside the special tokens when the class is replaced: they change no id."""
 
 
 def tokenizer_files(
     directory: Path, encoder: Encoder, special: Mapping[str, int], texts: Sequence[str]
 ) -> tuple[dict[str, bytes], str]:
-    """Files of a checkpoint's tokenizer, by name, that reproduce what `encoder` gives for `texts`; and a note where
-    they are not its own, or "". No files where nothing reproduces the ids.
-
-    special: ids of `eos`, `bos` and `pad`, as far as there are.
+    """(files of a checkpoint's tokenizer, by name, that give the ids of `encoder` for `texts`; a note if they are not
+    the checkpoint's own, or ""). No files if none give the ids. special: known ids of `eos`, `bos` and `pad`.
 
     Raises:
         InputError: a file that is no JSON.
     """
-    own = {name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()}
+    own_files = {
+        name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
+    }
     content = read_object(directory / TOKENIZER)
     if content["model"].get("dropout"):
         content["model"]["dropout"] = None
-        own[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
-    given = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
-    ids, lengths = encoder.encode(given)
-    expected = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    why = _difference(own, given, expected, special)
+        own_files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
+    compared = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
+    ids, lengths = encoder.encode(compared)
+    expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
+    why = _difference(own_files, compared, expected, special)
     if not why:
-        return own, ""
-    other = _of_plain_class(directory, own)
-    if _difference(other, given, expected, special):
+        return own_files, ""
+    files = _of_plain_class(directory, own_files)
+    if _difference(files, compared, expected, special):
         return (
             {},
             f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
         )
-    return other, (
+    return files, (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
         f"AutoTokenizer does not give the ids of the exports ({why})"
     )
 
 
-def _of_plain_class(directory: Path, own: Mapping[str, bytes]) -> dict[str, bytes]:
+def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files with a tokenizer_config.json whose class runs tokenizer.json as it is."""
-    said = read_object(directory / CONFIG) if CONFIG in own else {}
+    old = read_object(directory / CONFIG) if CONFIG in own_files else {}
     tokens = load_reference(directory).get_vocab(with_added_tokens=True)
-    every = named_specials(directory, (*SPECIALS, "unk", "sep", "cls", "mask")).values()
-    config = {"tokenizer_class": PLAIN_CLASS, **{key: said[key] for key in KEPT if key in said}}
-    config |= {of.key: of.value for named in every for of in named[:1] if of.value in tokens}
+    specials = named_specials(directory, (*SPECIALS, "unk", "sep", "cls", "mask")).values()
+    config = {"tokenizer_class": PLAIN_CLASS, **{key: old[key] for key in KEPT if key in old}}
+    config |= {name.key: name.value for names in specials for name in names[:1] if name.value in tokens}
     data = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    return {name: file for name, file in own.items() if name != SPECIAL_TOKENS} | {CONFIG: data.encode()}
+    return {name: file for name, file in own_files.items() if name != SPECIAL_TOKENS} | {
+        CONFIG: data.encode()
+    }
 
 
 def _difference(
     files: Mapping[str, bytes], texts: list[str], expected: list[list[int]], special: Mapping[str, int]
 ) -> str:
-    """How what AutoTokenizer makes of files first differs from what is expected, in words, or ""."""
+    """The first difference between AutoTokenizer's ids from these files and the expected ones, in words, or ""."""
     from transformers import AutoTokenizer
 
-    from dagster_divorder.models.spec import first_line, quiet
+    from dagster_divorder.models.spec import quiet
 
     with TemporaryDirectory() as folder, quiet():
         for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            found = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return f"{type(error).__name__}: {first_line(error)}"
-    for text, one, other in zip(texts, found, expected, strict=True):
-        if one != other:
-            return f"{type(tokenizer).__name__} makes {len(one)} tokens of {text[:40]!r}, not {len(other)}"
+    for text, ids, wanted in zip(texts, encoded, expected, strict=True):
+        if ids != wanted:
+            return f"{type(tokenizer).__name__} makes {len(ids)} tokens of {text[:40]!r}, not {len(wanted)}"
     for name, number in special.items():
-        if (said := getattr(tokenizer, f"{name}_token_id")) not in (None, number):
-            return f"{type(tokenizer).__name__} has {said} as {name}, not {number}"
+        if (its_id := getattr(tokenizer, f"{name}_token_id")) not in (None, number):
+            return f"{type(tokenizer).__name__} has {its_id} as {name}, not {number}"
     return ""

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = 1 << 20
-"""Parameters whose products are summed up at a time."""
+"""Parameters whose products are summed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProxyCosines:
-    """Cosines float64 (n, n) of the gradients of those n documents that have one, finite and not zero: `whole`, of all
-    parameters; `blocks`, of the last so many blocks; `dims`, of the model's own last blocks, projected to so many.
-    parameters: how many `whole` and each of `blocks` are of, 0 for the whole."""
+    """Cosines, float64 (n, n), of the gradients of the n documents whose gradient is finite and not zero.
+
+    whole: of all parameters. blocks: by the number of last blocks. dims: of the model's own last blocks, by the number
+    of dims to which they are projected. parameters: how many there are, by the number of last blocks; 0: of the whole.
+    """
 
     whole: NDArray[np.float64]
     blocks: Mapping[int, NDArray[np.float64]]
@@ -41,9 +43,9 @@ def parameters_of(model: GradientModel) -> int:
 
 
 def block_counts(model: GradientModel, own: int) -> list[int]:
-    """Numbers of last blocks to compare: powers of 2, all, and its `own`."""
-    there = len(blocks_of(model.module))
-    return sorted({own, there, *(2**power for power in range(there.bit_length()) if 2**power <= there)})
+    """Numbers of last blocks to compare: powers of 2, all blocks, and the model's `own` number."""
+    count = len(blocks_of(model.module))
+    return sorted({own, count, *(2**power for power in range(count.bit_length()))})
 
 
 def proxy_cosines(
@@ -53,14 +55,14 @@ def proxy_cosines(
     dims: Sequence[int],
     advance: Callable[[int], object] = lambda documents: None,
 ) -> ProxyCosines:
-    """Cosines of the gradients of documents' losses. windows: tokens int64 (L,) of each, two at least."""
+    """Cosines of the gradients of documents' losses. windows: of each document, its tokens int64 (L,), two at least."""
     import torch
 
     names = [name for name, _ in model.module.named_parameters()]
     gradients: dict[str, torch.Tensor] = {}
     for row, window in enumerate(windows):
-        found = autograd(model.module, torch.from_numpy(window[np.newaxis]).to(model.device), names)
-        for name, gradient in found.items():
+        of_window = autograd(model.module, torch.from_numpy(window[np.newaxis]).to(model.device), names)
+        for name, gradient in of_window.items():
             if not row:
                 gradients[name] = torch.empty(len(windows), gradient.numel())
             gradients[name][row] = gradient.cpu()
@@ -75,9 +77,9 @@ def proxy_cosines(
         project(gradients[name][torch.from_numpy(used)], projected, seed=model.seed, name=name)
     return ProxyCosines(
         _cosines(whole[inside]),
-        {count: _cosines(_sum(grams, of)[inside]) for count, of in included.items()},
+        {count: _cosines(_sum(grams, sizes)[inside]) for count, sizes in included.items()},
         {count: _cosines(_gram(projected[:, :count])) for count in dims},
-        {0: parameters_of(model), **{count: sum(of.values()) for count, of in included.items()}},
+        {0: parameters_of(model), **{count: sum(sizes.values()) for count, sizes in included.items()}},
     )
 
 
@@ -95,7 +97,7 @@ def _sum(grams: Mapping[str, NDArray[np.float64]], names: Iterable[str]) -> NDAr
 
 
 def _cosines(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of inner products (n, n); 0 with vectors of zeros."""
+    """Cosines from inner products (n, n); 0 with vectors of zeros."""
     sizes = np.sqrt(np.diagonal(gram))
     sizes = np.where(sizes > 0, sizes, 1.0)
     return gram / sizes / sizes[:, np.newaxis]

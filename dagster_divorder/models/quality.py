@@ -1,9 +1,9 @@
 """Scores of texts by a Hugging Face text-classification model: how good a text is, from 0 on.
 
-One output is the score itself, at least 0 (FineWeb-Edu's classifier: 0 to 5). Of several classes it is the mean of
-their numbers, 0, 1, 2, ..., by their probabilities: with two, the probability of the second.
+A model with one output gives the score itself, at least 0 (FineWeb-Edu's classifier: 0 to 5). With several classes the
+score is the mean of their numbers 0, 1, 2, ... by their probabilities: with two, the probability of the second.
 Guarantee: a score depends on its text alone, within rounding. Cost: a forward pass of the first WINDOW tokens at most.
-Known weakness: what is further down in a long text does not count.
+Known weakness: later tokens of a long text do not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dagster_divorder.models.spec import context, load_config, padding_id
 from dagster_divorder.models.tokenize import load_reference
 
 WINDOW = 512
-"""Tokens of a text that count, special ones among them; what such classifiers were trained on."""
+"""Tokens of a text that count, special tokens included; such classifiers were trained on as many."""
 BATCH = 1 << 14
 """Positions of a batch, padding included."""
 
@@ -29,7 +29,7 @@ class Classifier:
     """The model of a checkpoint, on a device ("cpu", "cuda" or "mps").
 
     Raises:
-        InputError: it is no text-classification model; as `models.deep.explaining`.
+        InputError: it is no text-classification model; or as `models.deep.explaining`.
     """
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -53,7 +53,7 @@ class Classifier:
         import torch
 
         tokens = [encoded.ids or [0] for encoded in self._tokenizer.encode_batch(list(texts))]
-        lengths = np.array([len(of) for of in tokens])
+        lengths = np.array([len(ids) for ids in tokens])
         order, scores, first = np.argsort(-lengths, kind="stable"), np.empty(len(tokens), np.float32), 0
         while first < len(order):
             longest = int(lengths[order[first]])
@@ -66,10 +66,8 @@ class Classifier:
                 logits = self._model(
                     input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
                 ).logits.float()
-                if logits.shape[1] == 1:
-                    found = logits[:, 0].clamp(min=0)
-                else:
-                    found = logits.softmax(1) @ torch.arange(logits.shape[1], device=logits.device).float()
-            scores[rows] = found.cpu().numpy()
+                classes = torch.arange(logits.shape[1], device=logits.device).float()
+                score = logits.softmax(1) @ classes if len(classes) > 1 else logits[:, 0].clamp(min=0)
+            scores[rows] = score.cpu().numpy()
             first += len(rows)
         return scores

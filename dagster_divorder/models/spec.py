@@ -1,12 +1,12 @@
 """How a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its own files.
 
-Guarantee: what sentence-transformers or transformers would do with the checkpoint, unless a setting says otherwise.
-Only JSON is read, and no code of a model runs (`trust_remote_code` stays off).
+Guarantee: a document is read as by sentence-transformers or transformers, unless a setting says otherwise. Only JSON
+is read, and no code of a model runs (`trust_remote_code` stays off).
 Cost: importing torch and transformers takes 5 s and more; the architecture is built once without memory, to see its
 tables of positions.
 Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); tokenizer.json's
 post-processor.
-Known weakness: what sentence-transformers appends after pooling (Dense layers) and its prompts are left out.
+Known weakness: sentence-transformers' layers after pooling (Dense) and its prompts are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dagster_divorder.models.checkpoint import (
     MODULES,
     POOLING,
     SENTENCE,
+    first_line,
     read_json,
     read_object,
     stored_tensors,
@@ -36,19 +37,19 @@ from dagster_divorder.models.tokenize import load_reference
 Pooling = Literal["mean", "last", "cls"]
 
 NO_LIMIT = 8192
-"""Tokens of a window of a model that knows no limit, such as one with relative positions or a state space."""
+"""Tokens of a window of a model without a limit, such as one with relative positions or a state space."""
 UNLIMITED = 1 << 31
 """A tokenizer without a limit gives a number above this."""
-LAYERS = 4096
-"""More are a mistake: the deepest models have some hundreds."""
+MOST_LAYERS = 4096
+"""Of a configuration: the deepest models have some hundreds of layers, so more are a mistake."""
 NUMBERS_A_BYTE, SMALL = 16, 1 << 26
-"""Weights and tables that a configuration may describe for a byte of stored weights (quantised ones pack up to 8), and
-what a small model may have besides."""
+"""Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
+(quantised weights pack up to 8), and SMALL besides."""
 DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 POOLING_MODES: dict[str, Pooling] = {
     "mean": "mean",
-    "mean_sqrt_len": "mean",  # a mean times a number: the same once it has length 1
+    "mean_sqrt_len": "mean",  # a mean times a number, equal once vectors have length 1
     "cls": "cls",
     "lasttoken": "last",
 }
@@ -59,8 +60,8 @@ POOLING_MODES: dict[str, Pooling] = {
 class EmbeddingSpec:
     """How a model reads documents: all that decides its vectors beside weights and tokens.
 
-    `window`: tokens that it sees at once, `prefix` and `suffix` among them, which stand around each window; `pad`: id
-    of what is masked out; `device` cpu, cuda or mps; `dtype` of the forward pass.
+    window: tokens that it sees at once, including `prefix` and `suffix`, the ids around each window. pad: the id of
+    padding. device: cpu, cuda or mps. dtype: of the forward pass.
     """
 
     pooling: Pooling
@@ -85,12 +86,12 @@ def read_spec(
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
 ) -> EmbeddingSpec:
-    """What settings and a checkpoint's own files come to. `max_tokens` 0: the model's context; `dtype` auto: the
-    checkpoint's own on a GPU, `cpu_dtype` on a CPU.
+    """How a model reads documents, by settings and a checkpoint's own files. max_tokens: 0 for the model's context.
+    dtype: auto for the checkpoint's own on a GPU, `cpu_dtype` on a CPU.
 
     Raises:
-        InputError: no usable configuration, a pooling that is not offered, more tokens than the model has positions or
-            no more than it adds of its own, a device that is not there.
+        InputError: no usable configuration; an unknown pooling; more tokens than the model has positions, or no more
+            than its tokenizer adds; a device that this machine does not have.
     """
     directory = Path(directory)
     config = load_config(directory)
@@ -107,61 +108,65 @@ def read_spec(
             f"deep.max_tokens is {window} and the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
-    found = find_device(device)
+    chosen_device, chosen_dtype = find_device(device), str(dtype)
+    if dtype == "auto":
+        chosen_dtype = cpu_dtype("amx_bf16") if chosen_device == "cpu" else _own_dtype(directory, config)
     return EmbeddingSpec(
         pooling=find_pooling(directory) if pooling == "auto" else pooling,
         window=window,
         prefix=prefix,
         suffix=suffix,
         pad=padding_id(config),
-        device=found,
-        dtype=dtype if dtype != "auto" else cpu_dtype() if found == "cpu" else _own_dtype(directory, config),
+        device=chosen_device,
+        dtype=chosen_dtype,
     )
 
 
 def padding_id(config: Any) -> int:
-    """The id of what is masked out: the configuration's own, or 0 where it has none or one without a row."""
+    """The id of padding: the configuration's own, or 0 if it has none or the embedding has no row for it."""
     text = config.get_text_config()
     pad, rows = (getattr(text, name, None) for name in ("pad_token_id", "vocab_size"))
     return pad if isinstance(pad, int) and 0 <= pad < (rows or 0) else 0
 
 
 def find_device(device: str) -> str:
-    """`cuda`, `mps` or `cpu`: the one asked for, or the best there is. InputError where it is not there."""
+    """`cuda`, `mps` or `cpu`: `device`, or for "auto" the first of them that torch finds. InputError if torch does not
+    find `device`."""
     import torch
 
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    names = [name for name in usable if usable[name]]
     if device == "auto":
-        return next(name for name, usable in there.items() if usable)
-    if not there[device]:
+        return names[0]
+    if device not in names:
         raise InputError(
             f'engine.device is "{device}", which torch {torch.__version__} does not find on this machine; expected '
-            f"{' or '.join(name for name, usable in there.items() if usable)}, or auto"
+            f"{' or '.join(names)}, or auto"
         )
     return device
 
 
-def cpu_dtype() -> str:
-    """bfloat16 on a processor with matrix units for it (AMX), three times as fast there (benchmarks/deep); float32 on
-    any other."""
+def cpu_dtype(*capabilities: str) -> str:
+    """bfloat16 if the processor has one of these capabilities, by torch's names, else float32. Matrix units (amx_bf16)
+    make bfloat16 three times as fast (benchmarks/deep)."""
     import torch
 
-    # An older torch tells nothing.
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return "bfloat16" if capabilities.get("amx_bf16") else "float32"
+    # An older torch has no such function.
+    known: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return "bfloat16" if any(known.get(name) for name in capabilities) else "float32"
 
 
 def find_pooling(directory: Path) -> Pooling:
-    """What the sentence-transformers files of a checkpoint say, `mean` where there are none.
+    """The pooling in a checkpoint's sentence-transformers files, `mean` if there are none.
 
     Raises:
-        InputError: it is pooled in a way, or in several at once, that is not offered.
+        InputError: it is unknown, or there are several.
     """
     path = directory / POOLING
     if not path.is_file():
         return "mean"
     content = read_object(path)
-    if isinstance(mode := content.get("pooling_mode"), str):  # as newer versions write it
+    if isinstance(mode := content.get("pooling_mode"), str):  # the form of newer versions
         modes = [mode]
     else:
         named = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
@@ -169,13 +174,13 @@ def find_pooling(directory: Path) -> Pooling:
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise InputError(
             f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}. "
-            'Name what comes nearest: deep.pooling = "mean", "last" or "cls"'
+            'Set the nearest one: deep.pooling = "mean", "last" or "cls"'
         )
     return POOLING_MODES[modes[0]]
 
 
 def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
-    """Layers that sentence-transformers applies after pooling and that are not applied here, by their kinds."""
+    """Kinds of the layers that sentence-transformers applies after pooling; they are not applied here."""
     path = Path(directory) / MODULES
     modules = read_json(path) if path.is_file() else []
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
@@ -187,16 +192,16 @@ def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
 def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the checkpoint's own tokenizer puts before and after a text, such as [CLS] and [SEP]."""
     tokenizer = load_reference(Path(directory))
-    for probe in ("a", "1", ".", "é", "中"):  # a tokenizer may know nothing of a script
-        encoding = tokenizer.encode(probe)
-        own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-        if len(own):
-            return tuple(encoding.ids[: own[0]]), tuple(encoding.ids[own[-1] + 1 :])
+    for text in ("a", "1", ".", "é", "中"):  # a tokenizer may have no token for a script
+        encoding = tokenizer.encode(text)
+        of_text = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+        if len(of_text):
+            return tuple(encoding.ids[: of_text[0]]), tuple(encoding.ids[of_text[-1] + 1 :])
     return tuple(tokenizer.encode("").ids), ()
 
 
 def context(directory: Path, config: Any) -> tuple[int | None, int]:
-    """Positions that a model has, None where it has no limit, and the tokens that it is used with by default."""
+    """(positions of a model, None without a limit; tokens of its window by default)."""
     limits = [
         getattr(config.get_text_config(), name, None) for name in ("max_position_embeddings", "max_seq_len")
     ]
@@ -206,17 +211,17 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
 
 
 def declared_lengths(directory: Path) -> list[int]:
-    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where that is a limit."""
-    said = [
+    """Limits of a window in the tokenizer's and sentence-transformers' files of a model."""
+    limits = [
         read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
         if (directory / name).is_file()
     ]
-    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]
+    return [int(limit) for limit in limits if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:
-    """Positions that learned tables leave to tokens: RoBERTa counts from after its padding id, OPT from an offset."""
+    """Positions that learned tables have for tokens: RoBERTa counts from behind its padding id, OPT from an offset."""
     import torch
     from transformers import AutoModel
 
@@ -251,30 +256,28 @@ def load_config(directory: Path) -> Any:
     with quiet():
         try:
             config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            # Building them takes milliseconds each, also without their weights.
+            # Each layer takes milliseconds to build, even without weights.
             layers = [
                 value
-                for part in (config, config.get_text_config())
-                for name, value in part.to_dict().items()
+                for level in (config, config.get_text_config())
+                for name, value in level.to_dict().items()
                 if "layer" in name and isinstance(value, int)
             ]
         except Exception as error:
             raise unusable(directory, error) from error
-    if max(layers, default=0) > LAYERS:
+    if max(layers, default=0) > MOST_LAYERS:
         raise InputError(
-            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {LAYERS:,} at most: fetch or save "
-            "the model again"
+            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {MOST_LAYERS:,} at most: fetch or "
+            "save the model again"
         )
     return config
 
 
 def _own_dtype(directory: Path, config: Any) -> str:
-    """The dtype that a checkpoint is stored in."""
-    said = str(
-        getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-    ).removeprefix("torch.")
-    if said in DTYPES.values():
-        return said
+    """The dtype in which a checkpoint is stored."""
+    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    if (name := str(dtype).removeprefix("torch.")) in DTYPES.values():
+        return name
     stored = {dtype for dtype, _ in stored_tensors(weight_files(directory)[0]).values()}
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
 
@@ -289,8 +292,8 @@ def unusable(directory: Path, error: Exception) -> InputError:
         )
     if "torch.distributed" in str(error):
         return InputError(
-            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); expected a "
-            "GPU of its own for each: lower deep.tensor_parallel"
+            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
+            "GPU of its own: lower deep.tensor_parallel"
         )
     return InputError(
         f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
@@ -298,13 +301,9 @@ def unusable(directory: Path, error: Exception) -> InputError:
     )
 
 
-def first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers says nothing, and shows no progress bar, meanwhile."""
+    """Meanwhile transformers writes no messages and shows no progress bar."""
     from transformers.utils import logging
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,10 +1,10 @@
-"""A function that runs in several processes together, for models that are larger than one GPU.
+"""A function that several processes run together, for models that are larger than one GPU.
 
-Each process (rank) is a worker of `engine.local`, and is given the same function and item; transformers divides the
-model inside among them by its own plan, and joins them by the environment variables that torchrun would set. Rank 0
-answers. An error in any rank is raised where the function was called. Ranks end with the process that started them.
+Each process (rank) is a worker of `engine.local` and gets the same function and item. Inside, transformers divides the
+model among the ranks by its own plan, and joins them by the environment variables of torchrun. Rank 0 answers. An error
+in any rank is raised where the function was called. Ranks end with the process that started them.
 Cost: the ranks import torch, some 10 s, and read the checkpoint.
-Known weakness: a rank that fails takes the others with it, so that memory which runs out means a new start.
+Known weakness: a rank that fails ends the others too, so after memory runs out all ranks start again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from dagster_divorder.extras import why_missing
 from dagster_divorder.models.batches import SHORTEST, OutOfMemory
 
 RANKS = "DAGSTER_DIVORDER_RANKS"
-"""Environment variable of a rank: how many they are."""
+"""Environment variable of a rank: the number of ranks."""
 GRACE_SECONDS = 2.0
-"""After one rank failed, the others may still say what they failed of: one may have failed because the other did."""
+"""Time that the other ranks have to report their errors after one has failed: it may have failed because of them."""
 
 
 def processes_here() -> int:
-    """How many processes compute together with this one, itself included; 1 where it is no rank."""
+    """How many processes compute together with this one, itself included; 1 if it is no rank."""
     return int(os.environ.get(RANKS, 1))
 
 
 class Group:
-    """`processes` ranks on `device` that start when they are first needed, and again, to compute less at once, after
-    memory ran out; `gpus` numbers those that they may see, all of them where it is empty.
+    """`processes` ranks on `device`. They start with the first call, and again, with smaller batches, after memory ran
+    out. gpus: numbers of the GPUs that they may see, empty for all.
 
     Raises:
-        MissingPackageError: accelerate is missing, which transformers needs for it.
+        MissingPackageError: accelerate is missing, which transformers needs here.
     """
 
     def __init__(self, processes: int, device: str, gpus: Sequence[str] = ()) -> None:
@@ -48,7 +48,7 @@ class Group:
             "WORLD_SIZE": str(processes),
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": "127.0.0.1",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the ranks meet in a store that this process has
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the ranks meet in this process's store
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
         if device == "cpu":
@@ -58,11 +58,11 @@ class Group:
         self._processes = processes
         self._ranks: list[Worker] = []
         self.limit: int | None = None
-        """Positions that a batch may have at most; None as long as all of them fit."""
+        """Most positions of a batch; None until one did not fit."""
         self.restarts = 0
 
     def __call__(self, function: Callable[[int | None], Callable[[Any], Any]], item: Any) -> Any:
-        """`function(limit)(item)`, computed by all ranks, as rank 0 has it.
+        """Rank 0's `function(limit)(item)`, computed by all ranks.
 
         Raises:
             WorkerError: a rank died. An error that the function raises in any rank is raised as it is.
@@ -91,7 +91,7 @@ class Group:
                 return answers[0].result()
             done, _ = wait(answers, timeout=GRACE_SECONDS)
             errors = [error for answer in answers if answer in done and (error := answer.exception())]
-            # What only follows from another rank's end is an error of torch.
+            # The end of another rank shows as an error of torch: other errors come first.
             raise min(errors, key=lambda error: not isinstance(error, DivOrderError | OutOfMemory))
         except BaseException:
             self.close()
@@ -119,7 +119,7 @@ class Group:
 
 
 def _answer_of_rank_zero(function: Callable[[Any], Any], item: Any) -> Any:
-    """Of each rank: its result where it is rank 0, else None, since all have the same."""
+    """The result on rank 0; None on the others, whose result is the same."""
     try:
         result = function(item)
     except Exception as error:

@@ -1,14 +1,13 @@
-"""Texts to token ids, with the fastest engine that is proved to give the reference's ids.
+"""Texts to token ids, with the fastest engine that gives the reference's ids.
 
 Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
-tokens spelled out in a text are text. The same ids for any number of threads, processes and any division into calls.
+tokens spelled out in a text are text. The ids do not depend on threads, processes or the division into calls.
 Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6. Memory: 4 bytes a
-token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects.
-Sources: gigatoken (Roed 2026); tokenizers (Hugging Face). Known weakness: gigatoken has no WordPiece or
-Unigram.
-
-Both use threads of their own, which RAYON_NUM_THREADS limits.
+token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects. Both engines use threads of
+their own, which RAYON_NUM_THREADS limits.
+Sources: gigatoken (Roed 2026); tokenizers (Hugging Face).
+Known weakness: gigatoken has no WordPiece or Unigram.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import TOKENIZER, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts
 
 if TYPE_CHECKING:
@@ -35,29 +34,30 @@ if TYPE_CHECKING:
 
 Engine = Literal["gigatoken", "tokenizers"]
 Ids = tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]
-"""Ids of all texts end to end, (T,), and the number of each, int64 (n,)."""
+"""(ids of all texts end to end, (T,); the number of each text's, int64 (n,))."""
 
 Encode = Callable[["Sequence[bytes] | pa.Array"], Ids]
-"""Of texts in UTF-8, one or more."""
+"""Ids of texts in UTF-8, one or more."""
 
 SAMPLE_BYTES = 1 << 20
-"""Of the corpus sample, this much is compared: half a second of the reference."""
+"""Bytes of the corpus sample that are compared: half a second of the reference."""
 
 SPECIALS = ("eos", "bos", "pad")
-"""What ends a text, what begins it and what fills up a row."""
+"""The tokens at the end of a text, at its beginning and for padding."""
 NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
+"""Files that name special tokens (`eos_token`)."""
 IDS_IN = ("generation_config.json", "config.json")
-"""Files that name special tokens (`eos_token`), and files that give their ids (`eos_token_id`)."""
+"""Files that give the ids of special tokens (`eos_token_id`)."""
 
 MAX_IDS = 1 << 24
-"""No vocabulary is near it, and both engines still load one in seconds."""
+"""Far above any vocabulary, and both engines still load one of this size in seconds."""
 
 BATCH_CHARACTERS = 1 << 20
-"""`tokenizers` keeps some 100 bytes a token until a batch is read out."""
+"""Text of a batch: `tokenizers` keeps some 100 bytes a token until a batch is read out."""
 
 
-class Named(NamedTuple):
-    """A special token as a file names it under a key: by the token, or by its id."""
+class NamedToken(NamedTuple):
+    """A special token under a key of a file: `value` is the token or its id."""
 
     file: Path
     key: str
@@ -67,8 +67,8 @@ class Named(NamedTuple):
 class Encoder:
     """A tokenizer and the engine that runs it.
 
-    `engine`, and `reason` why it is that one; `vocab_size`, one more than the largest id; `id_dtype`, uint16
-    where every id fits, else uint32; `note`, what of tokenizer.json is off here and has to be said, or "".
+    reason: why it is this engine. vocab_size: one more than the largest id. id_dtype: uint16 if every id fits, else
+    uint32. note: for people, the setting of tokenizer.json that is off here, or "".
     """
 
     def __init__(
@@ -92,10 +92,8 @@ class Encoder:
         )
 
     def encode(self, texts: Sequence[str] | pa.Array) -> Ids:
-        """Ids as id_dtype. An Arrow array, large_string (n,) without nulls, is read where it lies.
-
-        InputError for a text that is not valid Unicode (a lone surrogate).
-        """
+        """Ids as id_dtype. An Arrow array, large_string (n,) without nulls, is read without a copy. InputError for text
+        that is not valid Unicode (a lone surrogate)."""
         if not len(texts):
             return np.empty(0, self.id_dtype), np.empty(0, np.int64)
         if not isinstance(texts, pa.Array):
@@ -123,12 +121,12 @@ def load_encoder(
 ) -> Encoder:
     """The tokenizer of a checkpoint directory.
 
-    `auto` takes gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and
-    on the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is taken as it is: workers name the
-    one that `auto` found.
+    engine: `auto` is gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and on
+    the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is not compared: workers name the one that
+    `auto` chose.
 
     Raises:
-        InputError: no usable tokenizer.json, unknown engine, or gigatoken asked for by name and unable.
+        InputError: no usable tokenizer.json; an unknown engine; gigatoken is named and cannot run the tokenizer.
     """
     if engine not in ("auto", *get_args(Engine)):
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
@@ -137,7 +135,7 @@ def load_encoder(
     if engine == "gigatoken":
         try:
             fast = _gigatoken_encode(content)
-            # Loading the reference for its vocabulary takes as long as tokenising a megabyte.
+            # To load the reference for its vocabulary would take as long as tokenising a megabyte.
             added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
             tokens = {**added, **content["model"]["vocab"]}
         except Exception as error:
@@ -159,16 +157,16 @@ def load_encoder(
         ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
-        if is_out_of_memory(error):  # which engine a tokenizer has must not depend on that
+        if is_out_of_memory(error):  # the engine must not depend on free memory
             raise
-        reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
+        reason = f"gigatoken cannot run it: {first_line(error)}"
     if reason:
         return Encoder(content, tokens, slow, "tokenizers", reason)
     return Encoder(content, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
 def _content(directory: Path) -> dict[str, Any]:
-    """tokenizer.json, with ids that a table can have rows for: libraries make room for the largest one, or abort."""
+    """tokenizer.json, whose ids are checked: libraries allocate room for the largest id, or abort."""
     path = directory / TOKENIZER
     content = read_object(path)
     model, added = content.get("model"), content.get("added_tokens") or []
@@ -189,8 +187,7 @@ def _content(directory: Path) -> dict[str, Any]:
 
 
 def load_reference(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint as `tokenizers` runs it, with nothing on that would cut or lengthen a text, or draw
-    its tokens at random.
+    """The tokenizer of a checkpoint as `tokenizers` runs it, without truncation, padding and BPE dropout.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -213,7 +210,7 @@ def _load_reference(directory: Path) -> Tokenizer:
 
 @contextmanager
 def _panics_as_errors() -> Iterator[None]:
-    """A Rust panic, which is no Exception, becomes a RuntimeError."""
+    """Turns a Rust panic, which is no Exception, into a RuntimeError."""
     try:
         yield
     except BaseException as error:
@@ -223,8 +220,8 @@ def _panics_as_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path, what: str) -> Iterator[None]:
-    """An error of tokenizers becomes an InputError, unless memory ran out."""
+def _explained(path: Path, fault: str) -> Iterator[None]:
+    """Turns an error of tokenizers into an InputError, unless memory ran out."""
     try:
         with _panics_as_errors():
             yield
@@ -232,19 +229,19 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise InputError(
-            f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
+            f"{path} {fault} ({error}); save it again with a recent transformers, or update tokenizers"
         ) from error
 
 
 def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
     def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
-        each: list[NDArray[np.uint32]] = []
-        plain = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
-        for batch in _batches(plain):
+        ids: list[NDArray[np.uint32]] = []
+        strings = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
+        for batch in _batches(strings):
             with _explained(directory / TOKENIZER, "cannot encode a text"):
-                found = reference.encode_batch_fast(batch, add_special_tokens=False)
-            each += [np.array(encoding.ids, np.uint32) for encoding in found]
-        return np.concatenate(each), np.fromiter(map(len, each), np.int64, len(each))
+                encodings = reference.encode_batch_fast(batch, add_special_tokens=False)
+            ids += [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        return np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids))
 
     return encode
 
@@ -253,9 +250,12 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
     """gigatoken without the special tokens, so that it cannot find them in a text."""
     import gigatoken
 
-    plain = [token for token in content.get("added_tokens") or [] if not token["special"]]
-    off = dict.fromkeys(("truncation", "padding", "post_processor"))
-    content = {**content, **off, "added_tokens": plain, "model": {**content["model"], "dropout": None}}
+    content = {
+        **content,
+        **dict.fromkeys(("truncation", "padding", "post_processor")),
+        "added_tokens": [token for token in content.get("added_tokens") or [] if not token["special"]],
+        "model": {**content["model"], "dropout": None},
+    }
     with _panics_as_errors():
         encode_batch = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode_batch
 
@@ -263,26 +263,26 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
         import awkward
 
         with _panics_as_errors():
-            found = encode_batch(awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts)
-        return awkward.to_numpy(awkward.flatten(found)), awkward.to_numpy(awkward.num(found))
+            ids = encode_batch(awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts)
+        return awkward.to_numpy(awkward.flatten(ids)), awkward.to_numpy(awkward.num(ids))
 
     return encode
 
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
-    """Where two engines first differ, in words, or ""."""
-    given = _in_utf8(texts)
-    found, expected = (
-        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (encode(given) for encode in (fast, slow))
+    """The first difference of two engines in words, or ""."""
+    in_utf8 = _in_utf8(texts)
+    of_fast, of_slow = (
+        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(in_utf8), slow(in_utf8))
     )
-    for text, one, other in zip(texts, found, expected, strict=True):
-        if not np.array_equal(one, other):
+    for text, ids, expected in zip(texts, of_fast, of_slow, strict=True):
+        if not np.array_equal(ids, expected):
             return f"gigatoken differs from tokenizers on {text[:60]!r}"
     return ""
 
 
 def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
-    """The texts of the first `limit` bytes, the last one cut."""
+    """The first texts, `limit` bytes of them; the last text is cut."""
     for text in texts:
         text = text[:limit]
         yield text
@@ -292,9 +292,9 @@ def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Texts in parts of some BATCH_CHARACTERS."""
-    part = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
-    _, starts = np.unique(part, return_index=True)
+    """Texts in batches of some BATCH_CHARACTERS."""
+    batch = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
+    _, starts = np.unique(batch, return_index=True)
     for first, last in pairwise([*starts.tolist(), len(texts)]):
         yield texts[first:last]
 
@@ -302,8 +302,8 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 def token_spans(
     directory: Path, texts: Sequence[str]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Where the tokens of each text begin and end in it, in characters, int64 (tokens,) each. Tokens of one character,
-    of which a byte-level tokenizer may make several, all have its place.
+    """(begins, ends) of the tokens of each text, in characters, int64 (tokens,) each. If a byte-level tokenizer makes
+    several tokens of a character, each has the character's place.
 
     Raises:
         InputError: tokenizer.json cannot be read, or cannot encode a text.
@@ -312,16 +312,16 @@ def token_spans(
     reference.encode_special_tokens = True
     for batch in _batches(texts):
         with _explained(directory / TOKENIZER, "cannot encode a text"):
-            found = reference.encode_batch(batch, add_special_tokens=False)
-        for encoding in found:
+            encodings = reference.encode_batch(batch, add_special_tokens=False)
+        for encoding in encodings:
             spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
             yield spans[:, 0], spans[:, 1]
 
 
-def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[Named]]:
-    """Special tokens, such as `eos`, as a checkpoint's files name them: first what counts first.
+def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[NamedToken]]:
+    """Special tokens, such as `eos`, in a checkpoint's files. If several files name one, the first in the list counts.
 
-    A name goes before an id. As transformers reads them, special_tokens_map.json goes before a tokenizer_config.json
+    A name counts before an id. As in transformers, special_tokens_map.json counts before a tokenizer_config.json
     without `added_tokens_decoder`, and behind one that has it.
 
     Raises:
@@ -335,41 +335,41 @@ def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[
         file: read_object(directory / file) if (directory / file).is_file() else {}
         for file in (*NAMES_IN, *IDS_IN)
     }
-    of_names = NAMES_IN if "added_tokens_decoder" in contents[NAMES_IN[0]] else NAMES_IN[::-1]
+    name_files = NAMES_IN if "added_tokens_decoder" in contents[NAMES_IN[0]] else NAMES_IN[::-1]
     return {
         special: [
-            Named(directory / file, key, value)
-            for key, files in ((f"{special}_token", of_names), (f"{special}_token_id", IDS_IN))
+            NamedToken(directory / file, key, token)
+            for key, files in ((f"{special}_token", name_files), (f"{special}_token_id", IDS_IN))
             for file in files
-            if (value := _named(directory / file, key, contents[file].get(key))) is not None
+            if (token := _token_of(directory / file, key, contents[file].get(key))) is not None
         ]
         for special in specials
     }
 
 
-def _named(path: Path, key: str, value: Any) -> str | int | None:
-    """A token, or its id, as a file gives it under a key: added tokens are objects, and of several ids the first
-    counts. None where it gives none, which older files write as "" or -1."""
+def _token_of(path: Path, key: str, value: Any) -> str | int | None:
+    """The token, or its id, in a file's value of a key: added tokens are objects, and the first of several ids counts.
+    None if the value names none, which older files write as "" or -1."""
     kind: type[int] | type[str] = int if key.endswith("_id") else str
-    given = value
-    if kind is int and isinstance(given, list):
-        given = given[0] if given else None
-    elif kind is str and isinstance(given, dict):
-        given = given.get("content", given)
-    if given in (None, "" if kind is str else -1):
+    token = value
+    if kind is int and isinstance(token, list):
+        token = token[0] if token else None
+    elif kind is str and isinstance(token, dict):
+        token = token.get("content", token)
+    if token in (None, "" if kind is str else -1):
         return None
-    if isinstance(given, bool) or not isinstance(given, kind):
+    if isinstance(token, bool) or not isinstance(token, kind):
         expected = "the id of a token, a whole number" if kind is int else "a token"
         raise InputError(f"{path} gives {key} {json.dumps(value)}; expected {expected}, or null for none")
-    return given
+    return token
 
 
 def special_ids(directory: Path) -> dict[str, int | None]:
-    """Ids of the `eos`, `bos` and `pad` tokens of a tokenizer's directory (see `named_specials`), None of one that it
-    does not name. An id of an ordinary token names none: it is a default of the model's class.
+    """Ids of the `eos`, `bos` and `pad` tokens in a tokenizer's directory (see `named_specials`), None if no file names
+    one. The id of an ordinary token does not count: it is a default of the model's class.
 
     Raises:
-        InputError: tokenizer.json cannot be read, or lacks a token that is named; an id that no token has.
+        InputError: tokenizer.json cannot be read, or lacks a token that a file names; an id that no token has.
     """
     reference = load_reference(directory)
     tokens, added = reference.get_vocab(with_added_tokens=True), reference.get_added_tokens_decoder()
@@ -377,18 +377,18 @@ def special_ids(directory: Path) -> dict[str, int | None]:
         special: next(
             (
                 number
-                for named in every
+                for named in candidates
                 if (number := _id_of(named, tokens, directory / TOKENIZER)) in added
                 or isinstance(named.value, str)
             ),
             None,
         )
-        for special, every in named_specials(directory).items()
+        for special, candidates in named_specials(directory).items()
     }
 
 
-def _id_of(named: Named, tokens: Mapping[str, int], path: Path) -> int:
-    """The id of a special token; `tokens` are those of the tokenizer.json at `path`."""
+def _id_of(named: NamedToken, tokens: Mapping[str, int], path: Path) -> int:
+    """The id of a special token. tokens: the ids of all tokens in the tokenizer.json at `path`."""
     if isinstance(named.value, str):
         if named.value in tokens:
             return tokens[named.value]

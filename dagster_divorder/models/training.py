@@ -1,18 +1,18 @@
-"""A plain training loop over packed sequences in a given order, which notes what the order does to it.
+"""A plain training loop over packed sequences in a given order, which measures the effects of the order.
 
 Letters: B sequences a batch, L tokens a sequence, T steps of all epochs, E epochs, W weight matrices.
 
 A small decoder predicts the next token. Batches are consecutive in the order, and nothing shuffles them again. The
-gradient is never clipped, since its norm is what is read. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning
-rate rises over WARM_UP of the steps and then stays, or falls to LAST_RATE of itself on a cosine.
+gradient is never clipped, since its norm is measured. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning rate
+rises over WARM_UP of the steps and then stays, or falls to LAST_RATE of itself on a cosine.
 Guarantee: the same sequences, order, seed and settings give the same numbers on one type of machine: one thread on a
 CPU, deterministic kernels on a GPU; weights are drawn on the CPU, so that all devices begin alike.
-Cost: 6 multiplications a token for each weight, two hundredths more for what is noted beside the loss.
+Cost: 6 multiplications a token for each weight, and 2 % more for the other measures beside the loss.
 Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
 validation loss by source and loss along the data, TokenShard (On Shuffling Tokens); the noise of the gradient,
 McCandlish et al. 2018.
-Known weakness: ids beyond a preset's vocabulary, the rarest, share the last quarter of it, so that losses of presets do
-not compare with those of other models.
+Known weakness: the rarest ids, beyond a preset's vocabulary, share the last quarter of it, so losses of presets do not
+compare with those of other models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
 from dagster_divorder.engine.memory import is_out_of_memory, main_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads
-from dagster_divorder.models.spec import load_config, quiet, unusable
+from dagster_divorder.models.spec import cpu_dtype, load_config, quiet, unusable
 
 if TYPE_CHECKING:
     import torch
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
 WARM_UP, LAST_RATE = 0.05, 0.1
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
 LOGITS = 1 << 25
-"""Scores that a micro-batch has at most: 128 MB of float32, some three times over."""
+"""Most scores of a micro-batch: 128 MB of float32, kept some three times."""
 MASKED = 1 << 26
-"""Pairs of tokens of the masks of a micro-batch at most."""
+"""Most pairs of tokens in the masks of a micro-batch."""
 BYTES_PER_WEIGHT = 16
 """Weight, gradient and AdamW's two moments, float32."""
 RANKED_BATCHES = 4
-"""Whose gradients are ranked, before each of RANKED_AT."""
+"""Batches before each of RANKED_AT whose gradients are ranked."""
 NOISY_BATCHES = 32
-"""Of the first epoch, evenly spaced, whose gradients at its end are compared; a quarter of them where that is fewer."""
+"""Most batches of the first epoch, evenly spaced, whose gradients at its end are compared; a quarter of a short one."""
 TENTHS = 10
 REMEMBERED = 32
-"""Sequences of the first tenth, evenly spaced, whose loss is taken after each tenth; a fiftieth of an epoch, and four,
-where that is fewer."""
+"""Most sequences of the first tenth, evenly spaced, whose loss is measured after each tenth; a fiftieth of a short
+epoch, and four at least."""
 
 
 class Preset(NamedTuple):
-    """A Llama-shaped decoder with one table for input and output. inner: width of the feed-forward part."""
+    """A Llama-shaped decoder with one embedding for input and output. inner: width of the feed-forward layers."""
 
     width: int
     layers: int
@@ -79,10 +79,12 @@ PRESETS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """One training. model: a preset, or the directory of a config.json. classes: int32 (V,), which class each token id
-    is to be read as, and their number. attend_within_documents: attention stops
-    where a document does, in validation too. epochs: E. heldout: by source int32 (2, n, L), classes, -1 where there is
-    none, and places in their documents, 0 where one begins."""
+    """One training.
+
+    model: a preset, or the directory of a config.json. classes: int32 (V,), the class as which each token id is read;
+    class_count: their number. attend_within_documents: attention stops at the ends of documents, in validation too.
+    heldout: by source, int32 (2, n, L): classes, -1 for none, and places in their documents, 0 at the beginning.
+    """
 
     model: str
     classes: NDArray[np.int32]
@@ -115,7 +117,7 @@ def make_model(model: str, class_count: int, length: int, seed: int) -> torch.nn
 
 
 def count_weights(model: str, class_count: int, length: int) -> int:
-    """Numbers that a model learns."""
+    """The number of a model's weights."""
     return sum(weight.numel() for weight in _outline(model, class_count, length).parameters())
 
 
@@ -145,14 +147,14 @@ def _config(model: str, class_count: int, length: int) -> Any:
     if model in PRESETS:
         from transformers import LlamaConfig
 
-        of = PRESETS[model]
+        preset = PRESETS[model]
         return LlamaConfig(
             vocab_size=class_count,
-            hidden_size=of.width,
-            num_hidden_layers=of.layers,
-            num_attention_heads=of.heads,
-            num_key_value_heads=of.heads,
-            intermediate_size=of.inner,
+            hidden_size=preset.width,
+            num_hidden_layers=preset.layers,
+            num_attention_heads=preset.heads,
+            num_key_value_heads=preset.heads,
+            intermediate_size=preset.inner,
             max_position_embeddings=length,
             tie_word_embeddings=True,
             bos_token_id=None,
@@ -182,7 +184,7 @@ def _config(model: str, class_count: int, length: int) -> Any:
 def check_model(model: str, length: int) -> None:
     """
     Raises:
-        InputError: there is no such preset, a config.json cannot be used, has too few positions or is of no causal
+        InputError: there is no such preset; the config.json cannot be used, has too few positions or is of no causal
             model.
     """
     if model not in PRESETS:
@@ -204,8 +206,9 @@ class _InMemoryRows:
 
 
 def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
-    """Rows in memory as a trainer's reader sees an export: `ids` (n, L) in the order of the first epoch; `lengths` and
-    `counts` of the documents in them; `epochs` int64 (E, n), the rows that each reads; `padded` bool (1,)."""
+    """Rows in memory as an export, which trainers' readers read. arrays: `ids` (n, L) in the order of the first epoch;
+    `lengths`, tokens of all documents in them; `counts`, documents of each row; `epochs` int64 (E, n), the rows of
+    each epoch; `padded` bool (1,)."""
     from dagster_divorder.readers.export import Export
 
     rows, length = arrays["ids"].shape
@@ -222,10 +225,10 @@ def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
 
 
 def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """(which class each token id is, int32 (V,); how many there are). counts: int64 (V,), of the tokens trained on.
+    """(class of each token id, int32 (V,); number of classes). counts: int64 (V,), of the tokens in training.
 
-    A directory's model has all ids as they are. A preset knows the most frequent ones apart, as many as fill three
-    quarters of its vocabulary; the others share the last quarter, where there are more than it has room for.
+    In a directory's model each id is a class. In a preset each id is a class if its vocabulary has room for all; else
+    the most frequent ids fill three quarters of it, and the others share the last quarter.
     """
     if model not in PRESETS:
         return np.arange(len(counts), dtype=np.int32), len(counts)
@@ -233,13 +236,13 @@ def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int
     rank = np.empty(len(counts), np.int64)
     rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
     if len(counts) > room:
-        own = room - room // 4
-        rank = np.where(rank < own, rank, own + (rank - own) % (room - own))
+        frequent = room - room // 4
+        rank = np.where(rank < frequent, rank, frequent + (rank - frequent) % (room - frequent))
     return rank.astype(np.int32), min(room, len(counts))
 
 
 def train(task: Task, data: Export, advance: Callable[[int], object] = lambda tokens: None) -> Trained:
-    """Train on all rows of an export that is open, whose epochs are those of the task; `advance` hears of tokens.
+    """Trains on all rows of an open export that has the task's epochs. advance: is called with the tokens done.
 
     Raises:
         InputError: as `make_model`; memory ran out.
@@ -261,8 +264,8 @@ def train(task: Task, data: Export, advance: Callable[[int], object] = lambda to
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Kernels of a GPU that give the same numbers each time, meanwhile. cuBLAS reads what it is told when it is first
-    called in a process, and is told what it was before where somebody has said so."""
+    """Meanwhile kernels of a GPU give the same numbers each time. cuBLAS reads its variable at its first call in a
+    process; a value that is already set stays."""
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -290,11 +293,12 @@ class _Loop:
         self.optimiser = torch.optim.AdamW(
             self.weights, lr=task.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
         )
-        # Documents and positions are told apart in this form.
+        # This form gives the positions of tokens in their documents.
         self.stream = SequenceStream(
             data, batch=task.batch, rank=0, world_size=1, form="torchtitan", native=True
         )
         self.classes = torch.from_numpy(task.classes.astype(np.int64)).to(task.device)
+        # The processor multiplies in this dtype; the weights stay float32.
         self.dtype = _dtype(task.device)
         self.steps = len(self.stream)
 
@@ -303,7 +307,7 @@ class _Loop:
 
         task, steps = self.task, self.steps
         epoch = steps // task.epochs
-        noted = Trained(
+        trained = Trained(
             losses=np.full(steps, np.nan, np.float32),
             norms=np.full(steps, np.nan, np.float32),
             heldout=np.full((task.epochs, len(task.heldout)), np.nan),
@@ -321,115 +325,113 @@ class _Loop:
             loss = self._backward(inputs, labels)
             if not math.isfinite(loss):
                 advance((steps - step) * task.batch * self.length)  # nothing is left to do
-                return noted._replace(failed=step)
-            noted.losses[step] = loss
+                return trained._replace(failed=step)
+            trained.losses[step] = loss
             gradients = [cast("torch.Tensor", weight.grad) for weight in self.weights]
-            noted.norms[step] = float(torch.nn.utils.get_total_norm(gradients))
+            trained.norms[step] = float(torch.nn.utils.get_total_norm(gradients))
             for end in ranked:
                 if end - RANKED_BATCHES <= step < end:
-                    ranks[end].append(np.array([stable_rank(of.grad) for of in self.matrices]))
+                    ranks[end].append(np.array([stable_rank(matrix.grad) for matrix in self.matrices]))
             self.optimiser.step()
             advance(task.batch * self.length)
             done = step + 1
             for tenth, end in enumerate(tenths):
                 if done == end:
-                    few = min(REMEMBERED, max(4, epoch * task.batch // 50))
-                    noted.remembered[tenth] = self._remembered(tenths[0] * task.batch, few)
+                    count = min(REMEMBERED, max(4, epoch * task.batch // 50))
+                    trained.remembered[tenth] = self._remembered(tenths[0] * task.batch, count)
             if done == epoch:
-                noted.noise[:] = self._noise(epoch, noisy_batches(epoch))
+                trained.noise[:] = self._noise(epoch, noisy_batches(epoch))
             if done % epoch == 0 and done // epoch <= task.epochs:
-                noted.heldout[done // epoch - 1] = [
+                trained.heldout[done // epoch - 1] = [
                     self._loss_of(task.heldout[name]) for name in sorted(task.heldout)
                 ]
         for at, end in enumerate(ranked):
-            noted.ranks[at] = np.mean(ranks[end], axis=0)
-        return noted
+            trained.ranks[at] = np.mean(ranks[end], axis=0)
+        return trained
 
     def _backward(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> float:
-        """The loss of a batch; its gradient is left in the weights."""
+        """The loss of a batch; its gradient goes into the weights."""
         self.optimiser.zero_grad()
         counted = int((labels != self.ignored).sum())
         total = 0.0
-        for part in self._parts(len(labels)):
-            loss = self._sum(*self._classes(inputs, labels, part)) / max(1, counted)
+        for rows in self._micro_batches(len(labels)):
+            loss = self._sum(*self._classes(inputs, labels, rows)) / max(1, counted)
             loss.backward()
             total += float(loss.detach())
         return total
 
-    def _parts(self, rows: int) -> Iterator[slice]:
-        """Micro-batches."""
+    def _micro_batches(self, rows: int) -> Iterator[slice]:
         most = LOGITS // (self.length * self.task.class_count)
         if self.task.attend_within_documents:
             most = min(most, MASKED // self.length**2)
         return (slice(at, at + max(1, most)) for at in range(0, rows, max(1, most)))
 
     def _classes(
-        self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, part: slice
+        self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, rows: slice
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """(classes read, classes to predict, positions where attention stops at documents) of some rows."""
+        """(classes of the input, classes to predict, positions if attention stops at documents) of a micro-batch."""
         device = self.task.device
-        ids, wanted = inputs["input"][part].to(device).long(), labels[part].to(device)
-        targets = self.classes[wanted.clamp(min=0)].masked_fill(wanted == self.ignored, self.ignored)
-        positions = inputs["positions"][part].to(device) if self.task.attend_within_documents else None
+        ids, next_ids = inputs["input"][rows].to(device).long(), labels[rows].to(device)
+        targets = self.classes[next_ids.clamp(min=0)].masked_fill(next_ids == self.ignored, self.ignored)
+        positions = inputs["positions"][rows].to(device) if self.task.attend_within_documents else None
         return self.classes[ids], targets, positions
 
     def _sum(
-        self, read: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor | None = None
+        self, classes: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The sum of the losses of all tokens to predict."""
         import torch
 
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if positions is not None:
             document = (positions == 0).cumsum(1)
             same = document[:, :, None] == document[:, None, :]
-            more = {"attention_mask": same.tril()[:, None], "position_ids": positions}
+            options = {"attention_mask": same.tril()[:, None], "position_ids": positions}
         with torch.autocast(self.task.device, self.dtype, enabled=self.dtype != torch.float32):
-            scores = self.model(input_ids=read, use_cache=False, **more).logits
+            scores = self.model(input_ids=classes, use_cache=False, **options).logits
         return torch.nn.functional.cross_entropy(
             scores.flatten(0, 1).float(), targets.flatten(), ignore_index=self.ignored, reduction="sum"
         )
 
     def _loss_of(self, heldout: NDArray[np.int32]) -> float:
-        """Nats a token of rows as `Task.heldout` has them; NaN of rows without any to predict."""
+        """Nats a token of rows of `Task.heldout`; NaN if they have no token to predict."""
         import torch
 
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
         total, counted = 0.0, int((heldout[0, :, 1:] >= 0).sum())
         with torch.no_grad():
-            for part in self._parts(heldout.shape[1]):
-                some, places = torch.from_numpy(heldout[:, part].astype(np.int64)).to(self.task.device)
-                targets = some[:, 1:].masked_fill(some[:, 1:] < 0, self.ignored)
+            for rows in self._micro_batches(heldout.shape[1]):
+                classes, places = torch.from_numpy(heldout[:, rows].astype(np.int64)).to(self.task.device)
+                targets = classes[:, 1:].masked_fill(classes[:, 1:] < 0, self.ignored)
                 positions = places[:, :-1] if self.task.attend_within_documents else None
-                total += float(self._sum(some[:, :-1].clamp(min=0), targets, positions))
+                total += float(self._sum(classes[:, :-1].clamp(min=0), targets, positions))
         return total / counted if counted else math.nan
 
-    def _remembered(self, rows: int, few: int) -> float:
-        """The loss of a few of the first sequences."""
+    def _remembered(self, first: int, count: int) -> float:
+        """The loss of `count` of the `first` sequences."""
         import torch
 
-        wanted = np.unique(np.linspace(0, rows - 1, min(rows, few)).astype(int)).tolist()
-        inputs, labels = self.stream.dataset.__getitems__(wanted)
+        inputs, labels = self.stream.dataset.__getitems__(_evenly(first, count))
         total, counted = 0.0, int((labels != self.ignored).sum())
         with torch.no_grad():
-            for part in self._parts(len(labels)):
-                total += float(self._sum(*self._classes(inputs, labels, part)))
+            for rows in self._micro_batches(len(labels)):
+                total += float(self._sum(*self._classes(inputs, labels, rows)))
         return total / max(1, counted)
 
-    def _noise(self, steps: int, few: int) -> tuple[float, float]:
-        """`Trained.noise`, of a few of the first `steps` batches, at the weights as they are."""
+    def _noise(self, steps: int, count: int) -> tuple[float, float]:
+        """`Trained.noise` of `count` of the first `steps` batches, with the current weights."""
         import torch
 
         batch, data = self.task.batch, self.stream.dataset
-        chosen = np.unique(np.linspace(0, steps - 1, min(steps, few)).astype(int)).tolist()
+        chosen = _evenly(steps, count)
         total = [torch.zeros_like(weight) for weight in self.weights]
         squares = 0.0
         for at in chosen:
             self._backward(*data.__getitems__(range(at * batch, (at + 1) * batch)))
             gradients = [cast("torch.Tensor", weight.grad) for weight in self.weights]
             squares += float(torch.nn.utils.get_total_norm(gradients)) ** 2
-            for one, gradient in zip(total, gradients, strict=True):
-                one += gradient
+            for sum_, gradient in zip(total, gradients, strict=True):
+                sum_ += gradient
         count = len(chosen)
         of_mean = (float(torch.nn.utils.get_total_norm(total)) / count) ** 2
         if count < 2:
@@ -437,31 +439,36 @@ class _Loop:
         return (squares / count - of_mean) * count / (count - 1), of_mean
 
 
+def _evenly(total: int, count: int) -> list[int]:
+    """`count` numbers of 0..total - 1, or fewer, evenly spaced."""
+    return np.unique(np.linspace(0, total - 1, min(total, count)).astype(int)).tolist()
+
+
 def noisy_batches(epoch: int) -> int:
-    """Batches of an epoch of so many whose gradients at its end are compared."""
+    """Of an epoch's batches, the number whose gradients at its end are compared."""
     return min(NOISY_BATCHES, max(4, epoch // 4))
 
 
 def named_matrices(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The weight matrices of the blocks: neither those of embeddings and head, nor norms and biases."""
+    """The weight matrices of the blocks, without embeddings, head, norms and biases."""
     for name, weight in model.named_parameters():
         if weight.ndim == 2 and re.search(r"\.\d+\.", name):
             yield name, weight
 
 
 def matrix_names(model: str, class_count: int, length: int) -> list[str]:
-    """Names of the W matrices whose gradients are ranked, in their order."""
+    """Names of the W matrices whose gradients are ranked, in order."""
     return [name for name, _ in named_matrices(_outline(model, class_count, length))]
 
 
 def is_attention(name: str) -> bool:
-    """Whether a matrix is of attention; else it is of a feed-forward part."""
+    """Whether a matrix belongs to attention, else to a feed-forward layer."""
     return "att" in name.lower()
 
 
 def stable_rank(gradient: torch.Tensor | None) -> float:
-    """||G||_F^2 / ||G||_2^2 of a matrix: 1 where all rows point one way, at most its rank; NaN of zero, or of a weight
-    that has no gradient."""
+    """||G||_F^2 / ||G||_2^2 of a matrix: 1 if all rows point one way, at most its rank; NaN if it is zero, or None
+    (the weight has no gradient)."""
     import torch
 
     if gradient is None:
@@ -472,7 +479,7 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
 
 
 def rate(step: int, steps: int) -> float:
-    """Part of the learning rate at a step of all."""
+    """The factor of the learning rate at a step."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm
@@ -481,17 +488,14 @@ def rate(step: int, steps: int) -> float:
 
 
 def _dtype(device: str) -> Any:
-    """bfloat16 where the processor multiplies it, with float32 weights."""
+    """bfloat16 if the processor multiplies it, else float32."""
     import torch
 
-    if device != "cpu":
-        return torch.bfloat16 if device == "cuda" else torch.float32
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    fast = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
-    return torch.bfloat16 if fast else torch.float32
+    if device == "cpu":
+        return getattr(torch, cpu_dtype("amx_bf16", "avx512_bf16"))
+    return torch.bfloat16 if device == "cuda" else torch.float32
 
 
 def learning_rates(model: str, given: Sequence[float]) -> tuple[float, ...]:
-    """Those given, or the preset's own; of a directory 1e-3."""
-    own = PRESETS[model].learning_rate if model in PRESETS else 1e-3
-    return tuple(given) or (own,)
+    """The given rates, or the preset's own; 1e-3 for a directory."""
+    return tuple(given) or (PRESETS[model].learning_rate if model in PRESETS else 1e-3,)

@@ -1,9 +1,9 @@
-"""The loss of a causal model on held-out documents, source by source, beside what the aggregate says.
+"""The loss of a causal model on held-out documents, source by source, beside the aggregate.
 
 Letters: n documents, W windows, B windows of a batch, L tokens of the longest.
-Guarantee: every token of a document is predicted once, from the tokens before it in its window; a document begins
-behind the special token that the tokenizer puts before a text, and where there is none its first token is predicted by
-nothing and does not count. A window repeats one token of the one before. No code of a model runs.
+Guarantee: every token of a document is predicted once, from the tokens before it in its window. A document begins after
+the special token that the tokenizer puts before a text; if there is none, its first token is not predicted and does not
+count. A window repeats the last token of the previous window. No code of a model runs.
 Cost: the forward pass; memory of the logits, batch_tokens x vocabulary.
 Source: TokenShard (On Shuffling Tokens), which tracks the validation loss of each source.
 Known weakness: the first tokens of a later window see less of their document than a longer context would show.
@@ -22,7 +22,7 @@ from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
-from dagster_divorder.models.checkpoint import locate
+from dagster_divorder.models.checkpoint import check_vocabulary, locate
 from dagster_divorder.models.deep import explaining, read_checkpoint
 from dagster_divorder.models.spec import (
     context,
@@ -41,7 +41,7 @@ HELDOUT = "heldout.parquet"
 COLUMNS = ["source", "text"]
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
-"""Documents that are read, and whose windows are sorted by length, at a time."""
+"""Documents that are read at a time, and whose windows are sorted by length."""
 
 
 def loss_by_source(
@@ -54,17 +54,17 @@ def loss_by_source(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """A row a source, and two of all: `source`, `documents`, `tokens` that were predicted, `bytes` of UTF-8, `loss` in
-    nats a token, `bits_per_byte`.
+    """A row for each source and two rows for all: `source`, `documents`, `tokens` (predicted ones), `bytes` of UTF-8,
+    `loss` in nats a token, `bits_per_byte`.
 
-    The last row, `all`, weighs sources by their tokens; the one before is the mean over sources, what the same model
-    would have with as much of each. `attrs["composition"]` says how far the aggregate moves with that alone.
+    The last row, `all`, weighs sources by their tokens. The row before it is the mean over sources: the loss of the
+    same model with equal shares. `attrs["composition"]` says how far the aggregate moves with the shares alone.
 
     model: a causal model of transformers, or the directory or Hugging Face id of one. heldout: a Parquet file with the
     columns `source` and `text`, or the folder of an output that has one. tokenizer: directory of a tokenizer.json, by
-    default the model's own. context: tokens of a window, by default the model's, or batch_tokens where that is less.
-    batch_tokens: of all windows of a batch, with padding. device: by default the model's own, or the best there is.
-    progress: is told of documents, by default nothing is said.
+    default the model's own. context: most tokens of a window, by default the model's context. batch_tokens: most tokens
+    of a batch, padding included, and of a window. device: by default the model's own, or the best that torch finds.
+    progress: counts documents, by default silently.
 
     Raises:
         InputError: there is no such file, or it lacks a column; the model or the tokenizer cannot be used, or do not
@@ -85,10 +85,10 @@ def loss_by_source(
     try:
         with torch.inference_mode(), quiet():
             reader = _Reader(module, Path(tokenizer or directory), window, batch_tokens)
-            with _open(file) as opened:
-                documents = opened.metadata.num_rows
+            with _open(file) as parquet:
+                documents = parquet.metadata.num_rows
                 with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-                    for sources, texts in _documents(opened):
+                    for sources, texts in _documents(parquet):
                         tokens, losses = reader.read(texts)
                         sizes = [len(text.encode()) for text in texts]
                         for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
@@ -113,35 +113,28 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
     import pandas as pd
 
     names = sorted(sums)
-    table = np.array([sums[name] for name in names])
-    whole = table.sum(axis=0)
+    of_sources = np.array([sums[name] for name in names])
+    of_all = of_sources.sum(axis=0)
+    amounts = np.vstack([of_sources, of_all, of_all])
     with np.errstate(invalid="ignore"):  # a source without a token has no loss
-        rates = np.stack([table[:, 3] / table[:, 1], table[:, 3] / table[:, 2] / np.log(2)], axis=1)
-        of_all = [[*np.nanmean(rates, axis=0)], [whole[3] / whole[1], whole[3] / whole[2] / np.log(2)]]
-    made = pd.DataFrame(
+        loss, bits = amounts[:, 3] / amounts[:, 1], amounts[:, 3] / amounts[:, 2] / np.log(2)
+    loss[-2], bits[-2] = np.nanmean(loss[:-2]), np.nanmean(bits[:-2])
+    table = pd.DataFrame(
         {
             "source": [*names, EQUAL, ALL],
-            **{
-                column: np.append(table[:, at], [whole[at]] * 2).astype(np.int64)
-                for at, column in enumerate(("documents", "tokens", "bytes"))
-            },
-            **{
-                column: np.append(rates[:, at], [rows[at] for rows in of_all])
-                for at, column in enumerate(("loss", "bits_per_byte"))
-            },
+            **dict(zip(("documents", "tokens", "bytes"), amounts.T.astype(np.int64), strict=False)),
+            "loss": loss,
+            "bits_per_byte": bits,
         }
     )
-    made.attrs["composition"] = _composition(names, rates[:, 0], of_all[1][0], of_all[0][0])
-    return made
-
-
-def _composition(names: list[str], losses: NDArray[np.float64], of_all: float, equal: float) -> str:
-    low, high = int(np.nanargmin(losses)), int(np.nanargmax(losses))
-    return (
-        f"The aggregate moves with the composition alone: this model has {of_all:.3f} nats a token here, {equal:.3f} "
-        f"with as much of each source, and anything from {losses[low]:.3f} (all {names[low]!r}) to {losses[high]:.3f} "
-        f"(all {names[high]!r}) with others. Compare models source by source, or on one and the same held-out set."
+    low, high = int(np.nanargmin(loss[:-2])), int(np.nanargmax(loss[:-2]))
+    table.attrs["composition"] = (
+        f"The aggregate moves with the composition alone: this model has {loss[-1]:.3f} nats a token here, "
+        f"{loss[-2]:.3f} with equal shares of the sources, and between {loss[low]:.3f} (all {names[low]!r}) and "
+        f"{loss[high]:.3f} (all {names[high]!r}) with other shares. Compare models source by source, or on one and the "
+        "same held-out set."
     )
+    return table
 
 
 def _open(file: Path) -> ParquetFile:
@@ -149,38 +142,37 @@ def _open(file: Path) -> ParquetFile:
     import pyarrow.parquet as pq
 
     try:
-        opened = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(file)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
             f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
             "(heldout.documents), or a Parquet file of held-out documents"
         ) from error
-    if missing := set(COLUMNS) - set(opened.schema_arrow.names):
+    if missing := set(COLUMNS) - set(parquet.schema_arrow.names):
         raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
-    return opened
+    return parquet
 
 
-def _documents(opened: ParquetFile) -> Iterator[tuple[list[str], list[str]]]:
-    """Sources and texts of some documents at a time."""
-    for batch in opened.iter_batches(DOCUMENTS, columns=COLUMNS):
+def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str]]]:
+    """(sources, texts) of DOCUMENTS documents at a time."""
+    for batch in parquet.iter_batches(DOCUMENTS, columns=COLUMNS):
         sources, texts = (batch[name].to_pylist() for name in COLUMNS)
         yield [source or "" for source in sources], [text or "" for text in texts]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
-    """(the module, on its device; the directory that its tokenizer would be in; its longest context)."""
+    """(the module, on its device; the directory in which its tokenizer should be; its longest context)."""
     import torch
 
     if not isinstance(model, str | Path):
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 31
         return (model if device is None else model.to(device)), Path(model.name_or_path), limit
-    directory, found = locate(str(model), weights="all", setting="model"), find_device(device or "auto")
-    config = load_config(directory)
-    _, longest = context(directory, config)
-    dtype = torch.float32 if found == "cpu" else "auto"
-    with explaining(directory, found, "give a smaller model or another device"):
+    directory, device = locate(str(model), weights="all", setting="model"), find_device(device or "auto")
+    _, longest = context(directory, load_config(directory))
+    dtype = torch.float32 if device == "cpu" else "auto"
+    with explaining(directory, device, "give a smaller model or another device"):
         module, report = read_checkpoint(directory, "AutoModelForCausalLM", dtype=dtype)
-        module = module.to(found)
+        module = module.to(device)
     if lacking := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
         raise InputError(
             f"{directory} lacks weights of {type(module).__name__}, such as {lacking[0]}; expected a causal model with "
@@ -200,21 +192,18 @@ class _Reader:
         self.module, self.window, self.batch_tokens = module, window, batch_tokens
         self.encoder = load_encoder(tokenizer)
         self.before = special_tokens_around(tokenizer)[0][-1:]
-        rows = len(module.get_input_embeddings().weight)
-        if self.encoder.vocab_size > rows:
-            raise InputError(
-                f"the tokenizer of {tokenizer} has ids up to {self.encoder.vocab_size - 1:,} and the model's embedding "
-                f"only {rows:,} rows; give the model's own tokenizer"
-            )
+        check_vocabulary(tokenizer, len(module.get_input_embeddings().weight), self.encoder.vocab_size)
 
     def read(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens of each text that were predicted, (n,), and the sum of their losses in nats."""
+        """(predicted tokens of each text, int64 (n,); the sum of their losses in nats, float64 (n,))."""
         ids, lengths = self.encoder.encode(texts)
         starts = np.cumsum(lengths) - lengths
-        held = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(np.int64)
+        tokens = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(
+            np.int64
+        )
         lengths = lengths + len(self.before)
         begins = np.cumsum(lengths) - lengths
-        # Of each window the tokens that it predicts; one more stands before them.
+        # A window has the tokens that it predicts; one more stands before them.
         windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
         order = np.argsort(-windows.length, kind="stable")
         sizes, losses = windows.length[order] + 1, np.zeros(len(windows))
@@ -223,7 +212,7 @@ class _Reader:
         while at < len(order):
             end = batch_end(sizes, at, self.batch_tokens)
             losses[order[at:end]] = self._losses(
-                [held[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
+                [tokens[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
             )
             at = end
         return np.maximum(lengths - 1, 0), np.bincount(windows.document, losses, len(texts)).astype(
@@ -231,10 +220,10 @@ class _Reader:
         )
 
     def _losses(self, rows: list[NDArray[np.int64]]) -> NDArray[np.float64]:
-        """The sum of the losses of the tokens of each window but its first, float64 (B,)."""
+        """The sum of the losses of each window's tokens but the first, float64 (B,)."""
         import torch
 
-        # Padding stands behind, where no token of a causal model sees it.
+        # No token of a causal model sees the padding behind it.
         padded = np.zeros((len(rows), len(rows[0])), np.int64)
         for row, ids in zip(padded, rows, strict=True):
             row[: len(ids)] = ids

@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 60
 
 DECIDES_NOTHING = {"store", "refit"}
-"""Sections that change no result: where the store lies, and when fits are made again."""
+"""Sections that change no result: the place of the store, and when fits are made again."""
 
 
 def given_settings(settings: Settings) -> dict[str, Any]:
-    """What a receipt keeps of the settings it was made with: those that are not at their defaults and may change
-    a result."""
+    """The settings that a receipt keeps: those that may change a result and are not at their defaults."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=DECIDES_NOTHING)
 
 
 def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
-    """Why a stage has to compute its result: it never did, under other settings or with other code, or `otherwise`."""
+    """Why a stage has to compute its result: it never did, its settings or its code changed, or `otherwise`."""
     last = load_receipt(run.store, stage.name)
     if last is None:
         return "first run on this store"
@@ -38,24 +37,28 @@ def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has cha
 
 
 def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[str]:
-    """The settings that decide a stage's result and differ from those of its last one, such as `clusters.k 30 -> 15`;
-    empty where only several of them together make the difference."""
+    """The settings that decide a stage's result and differ from those of its last result, such as `clusters.k 30 ->
+    15`; empty where only several of them together make the difference."""
     try:
         before = Settings(**last.settings)
-    except ValidationError:  # of a version that had other settings
+    except ValidationError:  # written by a version with other settings
         return []
-    now, then = (of.model_dump(mode="json", exclude=DECIDES_NOTHING) for of in (settings, before))
-    found: list[str] = []
-    for section, fields in now.items():
-        for field in fields if isinstance(fields, dict) and isinstance(then[section], dict) else [None]:
-            new, old = (of[section] if field is None else of[section][field] for of in (now, then))
-            if new != old and _decides(stage, settings, before, section, field):
-                found += _differences(f"{section}.{field}" if field else section, old, new)
-    return found
+    dumps = [each.model_dump(mode="json", exclude=DECIDES_NOTHING) for each in (before, settings)]
+    differences: list[str] = []
+    for section in dumps[1]:
+        old, new = (dump[section] for dump in dumps)
+        if not (isinstance(old, dict) and isinstance(new, dict)):
+            old, new = {None: old}, {None: new}
+        for field in new:
+            if new[field] != old[field] and _decides(stage, settings, before, section, field):
+                differences += _differences(
+                    f"{section}.{field}" if field else section, old[field], new[field]
+                )
+    return differences
 
 
 def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
-    """Whether a stage would have another result if this one setting were as it was before."""
+    """Whether a stage would have another result if this setting alone were as before."""
     value = getattr(before, section)
     if field is not None:
         value = getattr(settings, section).model_copy(update={field: getattr(value, field)})

@@ -1,4 +1,4 @@
-"""Rules by which a fit no longer describes the corpus: each says why in words, or gives None."""
+"""Rules that tell whether a fit still describes the corpus: None where it does, else why not, in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dagster_divorder.store.fits import read_fit
 from dagster_divorder.store.state import Receipt
 
 MIN_SHARE_LEFT = 0.1
-"""A corpus that holds less of a fit's documents than this is another corpus."""
+"""A corpus with a smaller share of a fit's documents is another corpus."""
 
 GROWTH = 2.0
 
@@ -19,19 +19,19 @@ CHANGED = 0.2
 
 
 def documents_left(run: Run, receipt: Receipt) -> float:
-    """Share of the documents that a fit was made on, by its receipt, that the corpus still holds."""
+    """The share of a fit's documents, by its receipt, that the corpus still holds."""
     files = read_fit(run.store, receipt.files["fit"])
     return left_share(unpack(files[SKETCH])["ids"], run.corpus.ids())
 
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
-    """Hardly any of its documents are left."""
-    left = left_share(fitted.sketch, run.corpus.ids())
-    return f"{left:.0%} of the documents that it was made on are left" if left < MIN_SHARE_LEFT else None
+    """Says if the corpus has hardly any of the fit's documents."""
+    share = left_share(fitted.sketch, run.corpus.ids())
+    return f"{share:.0%} of the documents that it was made on are left" if share < MIN_SHARE_LEFT else None
 
 
 def has_doubled(run: Run, fitted: Fitted) -> str | None:
-    """The corpus has GROWTH times the documents, or hardly any of its own are left."""
+    """Says if the corpus has GROWTH times the fit's documents, or hardly any of them."""
     now, then = run.corpus.documents, fitted.documents
     if now >= GROWTH * then:
         return f"the corpus has grown from {then:,} to {now:,} documents since"
@@ -39,6 +39,6 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
 
 
 def has_changed(run: Run, fitted: Fitted) -> str | None:
-    """More than CHANGED of the documents have come or gone."""
+    """Says if more than CHANGED of the documents have come or gone."""
     changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
     return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

@@ -1,8 +1,7 @@
-"""The stages as a graph: what there is under some settings, what a stage needs, and what a Dagster asset stands for."""
+"""The stages as a graph: which exist under given settings, what a stage needs, and what a Dagster asset stands for."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
@@ -12,10 +11,10 @@ OUTPUT = "curated_output"
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run. A stage comes right after a later one that it reads under some
-    settings, or shows as evidence.
+    """Stages by name, in an order in which they can run. Where settings make a stage read a later one, or it shows a
+    later one as evidence, it comes right after that one.
 
-    A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
+    A stage without an asset exists where another stage reads it, or lists it in `then` and these settings have it.
     """
 
     def __init__(self, stages: Iterable[Stage]) -> None:
@@ -36,13 +35,13 @@ class Graph(Mapping[str, Stage]):
         return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
     def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """What each stage that these settings have reads directly, in an order in which they can run."""
-        there = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
-        return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, there)}
+        """By stage that these settings have, the stages that it reads directly, in an order in which they can run."""
+        assets = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
+        return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, assets)}
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
-        """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
-        that make none all, with the fits that `settings.refitting` asks for."""
+        """Stages and all before them, in the order in which they run; by default all that an output needs, and the fits
+        that `settings.refit` asks for now. In a graph without an output the default is all stages."""
         if stages or OUTPUT not in self:
             return self._closure(settings, stages or self.upstream(settings))
         needed = self._closure(settings, [OUTPUT])
@@ -53,22 +52,23 @@ class Graph(Mapping[str, Stage]):
         return needed
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an
-        asset before it already."""
-        before = [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
-        made = self._closure(settings, before)
-        return tuple(name for name in self._parts(settings, stage) if name == stage or name not in made)
+        """A stage with its parts: the stages without an asset before and after it that belong to no earlier asset."""
+        earlier = self._closure(settings, self._assets_before(settings, stage))
+        return tuple(name for name in self._parts(settings, stage) if name == stage or name not in earlier)
+
+    def _assets_before(self, settings: Settings, stage: str) -> list[str]:
+        return [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
 
     def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with those that lie between it and other assets."""
-        asset = {name for name in self._closure(settings, [stage]) if self[name].asset and name != stage}
-        return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
+        """A stage with the stages between it and other assets."""
+        assets = self._assets_before(settings, stage)
+        return tuple(name for name in self._closure(settings, [stage], without=assets) if name not in assets)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """The assets that an asset reads or comes after, itself or by its parts.
+        """By asset, the assets that it or its parts read or come after.
 
-        One is left out where another of them tells of it: is made from it, and is not the same when it has changed.
-        A fit that it reads itself is never left out, since only a part of it may matter to the others.
+        An asset is left out where another one of them shows its changes: is made from it and changes with it. A fit
+        that an asset itself reads is never left out, since only a part of the fit may matter to the others.
         """
         upstream = self.upstream(settings)
         direct = {
@@ -83,9 +83,10 @@ class Graph(Mapping[str, Stage]):
         }
         shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
-            shown_by[name] = (
-                set(reads).union(*(shown_by[read] for read in reads)) if _follows(self[name]) else set()
-            )
+            stage = self[name]
+            # A fit stays when what it was made from changes, and files may come out the same.
+            changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+            shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
         return {
             name: tuple(
                 read
@@ -102,19 +103,19 @@ class Graph(Mapping[str, Stage]):
     def _closure(
         self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()
     ) -> tuple[str, ...]:
-        found: set[str] = set()
+        needed: set[str] = set()
         pending = list(stages)
         while pending:
             name = pending.pop()
-            if name not in found:
-                found.add(name)
+            if name not in needed:
+                needed.add(name)
                 if name not in without:
                     then = [part for part in self[name].then if part in self and self[part].when(settings)]
                     pending += [*self[name].reads_under(settings), *then]
         order: dict[str, None] = {}
 
         def place(name: str) -> None:
-            if name in found and name not in order:
+            if name in needed and name not in order:
                 for read in (*self[name].reads_under(settings), *self._shown_by(name)):
                     place(read)
                 order[name] = None
@@ -122,15 +123,3 @@ class Graph(Mapping[str, Stage]):
         for name in self._stages:
             place(name)
         return tuple(order)
-
-
-def _follows(stage: Stage) -> bool:
-    """Whether a result is another one whenever what it is made from has changed: a fit stays, and files may come out
-    the same."""
-    return isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
-
-
-def default_graph() -> Graph:
-    """The stages of this package."""
-    graph: Graph = importlib.import_module("dagster_divorder.stages").GRAPH
-    return graph

@@ -1,4 +1,4 @@
-"""Merging small fragments, as many small appends leave them, and leaving deleted rows behind.
+"""Merging the small fragments that small appends leave, and dropping deleted rows.
 
 Rows of fragments and of their results are copied; nothing is computed. The state on disk is sound after every step, so
 this can be killed and run again.
@@ -18,26 +18,29 @@ from dagster_divorder.store.state import Receipt, Result, keep_result, load_rece
 from dagster_divorder.store.view import View
 
 MERGE_FROM = 16
-"""Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""
+"""Small fragments are merged once there are so many. A smaller number means fewer files and more rewriting."""
 
 
 def merge_small(store: Store, graph: Graph) -> int:
-    """Merge the fragments of the current view when many of them are small; how many fragments went."""
+    """Merge the fragments of the current view when many of them are small; the number of fragments that went."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
         return 0
     view = View.load(store, receipt.files["view"])
-    if all(sum(map(is_small, of)) < MERGE_FROM for of in (view.documents, view.records)):
+    if all(sum(map(is_small, fragments)) < MERGE_FROM for fragments in (view.documents, view.records)):
         return 0
     return len(rewrite(store, graph, receipt, view, drop_unused=False))
 
 
 def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
-    """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
-    of_records, of_documents = (result_folders(store, graph, of) for of in ("records", "documents"))
+    """Compact the fragments of the current view, point the view at the result, then remove what was replaced; the names
+    of the fragments that went."""
+    record_results, document_results = (
+        _result_folders(store, graph, unit) for unit in ("records", "documents")
+    )
     rewritten = partial(compact, store, drop_unused=drop_unused)
-    records = rewritten(records_folder(receipt.key), view.records, view.used_records(), of_records)
-    documents = rewritten(DOCUMENTS, view.documents, view.used_documents(), of_documents)
+    records = rewritten(records_folder(receipt.key), view.records, view.used_records(), record_results)
+    documents = rewritten(DOCUMENTS, view.documents, view.used_documents(), document_results)
     if not records.dropped and not documents.dropped:
         return []
     compacted = View(
@@ -52,16 +55,16 @@ def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_un
     keep_result(store, "raw_docs", Result(key=receipt.version, version=receipt.version, files=files))
     save_receipt(store, replace(receipt, files=files))
     store.delete(old)
-    # A record fragment goes before the documents it needs: what is left of a broken-off removal is still sound.
+    # Record fragments go before the documents that they need, so that a removal may break off anywhere.
     for folder, dropped in ((records_folder(receipt.key), records.dropped), (DOCUMENTS, documents.dropped)):
         Fragments(store, folder).delete(*dropped)
     gone = {*records.dropped, *documents.dropped}
-    for folder in (*of_records, *of_documents):
+    for folder in (*record_results, *document_results):
         store.delete(*(stored for name, stored in store.hashed(folder).items() if name in gone))
     return sorted(gone)
 
 
-def result_folders(store: Store, graph: Graph, of: str) -> list[str]:
+def _result_folders(store: Store, graph: Graph, unit: str) -> list[str]:
     """Folders of the per-fragment results of "documents" or "records"."""
-    stages = [stage.name for stage in graph.values() if isinstance(stage, PerDocument) and stage.of == of]
+    stages = [stage.name for stage in graph.values() if isinstance(stage, PerDocument) and stage.unit == unit]
     return [folder for stage in stages for folder in store.folders(f"stages/{stage}")]

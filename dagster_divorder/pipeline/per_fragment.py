@@ -1,7 +1,7 @@
-"""Results of fragments, made and stored where an engine puts the work: here, in a worker, on another machine.
+"""Results of fragments, computed and stored where an engine puts the work: here, in a worker, on another machine.
 
-What comes back is a receipt of a few words. A result lies under a name that carries the hash of its bytes, so a
-fragment that is computed twice, because the worker that stored it died before it said so, is stored once.
+Only a few words come back. The name of a result carries the hash of its bytes, so a fragment that is computed twice,
+because a worker died before it reported the first result, is stored once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
 
 WORKER_BYTES = 128 << 20
-"""One worker for this much stored (compressed) text. A worker starts in a second and gets up to speed in another, since
-gigatoken learns the corpus's words, and tokenises some 40 MB of stored text a second then."""
+"""One worker for this much stored (compressed) text. A worker starts in a second and is at full speed after another,
+when gigatoken has learnt the corpus's words; then it tokenises some 40 MB of stored text a second."""
 
 Result: TypeAlias = "Mapping[str, np.ndarray] | pa.Table"
-"""What is computed of one fragment: arrays with a row for each of its rows, or a table."""
+"""The result of one fragment: arrays with a row for each of its rows, or a table."""
 
 Computed: TypeAlias = "Result | tuple[Result, Any]"
-"""A result, alone or with what the stage wants to know of how it was computed."""
+"""A result, alone or with a value for the stage that tells how it was computed."""
 
 
 class StoredFragment(NamedTuple):
-    """Of a fragment whose result is stored: its rows, and what the stage says `about` how it was computed."""
+    """A fragment whose result is stored: its number of rows, and the stage's value `about` how it was computed."""
 
     rows: int
     about: Any
@@ -56,7 +56,7 @@ class ComputeAndStore:
         """tells: `advance`, where `compute` takes it.
 
         Raises:
-            DiskFullError: with the bytes that a row takes.
+            DiskFullError: its `row_bytes` are the bytes that a row takes.
         """
         computed = self.compute(fragment, **tells)
         result, about = computed if isinstance(computed, tuple) else (computed, None)
@@ -75,12 +75,12 @@ class ComputeAndStore:
 
 
 def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
-    """A worker for every WORKER_BYTES of what the fragments hold."""
+    """A worker for every WORKER_BYTES of stored content."""
     stored = run.store.stats(fragments[0].file.rpartition("/")[0])
     size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
     return {"workers": size // WORKER_BYTES}
 
 
 def threaded_by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
-    """The same, of a function that shares its work among threads."""
+    """The same for a function that shares its work among threads."""
     return {**by_size(run, fragments), "threads": 0}

@@ -1,13 +1,14 @@
-"""Removing what nothing needs any more: files no receipt leads to, and rows of deleted input."""
+"""Removing what nothing needs any more: files that no receipt leads to, and rows of deleted input."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.graph import Graph, default_graph
+from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.merge import rewrite
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
@@ -35,56 +36,52 @@ from dagster_divorder.write.curated import remove_beside
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune frees (or freed): bytes by part of the store, such as `stages/clusters`, and deleted documents."""
+    """What a prune frees: bytes by part of the store, such as `stages/clusters`, and how many documents are deleted."""
 
     bytes: dict[str, int]
     documents: int
 
 
-def plan_prune(store: Store, graph: Graph | None = None) -> Pruned:
+def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
 
-    Rows inside fragments are counted at their fragment's mean, so bytes are an estimate where fragments are mixed.
+    Rows count with the mean size of their fragment, so bytes are an estimate where part of a fragment goes.
     """
-    needed = _needed(store, graph or default_graph())
-    freed: dict[str, int] = {}
+    needed, freed = _needed(store, graph), Counter[str]()
     for name, size in store.files().items():
         if name not in needed:
-            freed[_part(name)] = freed.get(_part(name), 0) + size
+            freed[_part(name)] += size
     receipt = load_receipt(store, "raw_docs")
-    # Of documents in fragments that no view has any more, too.
+    # Counts documents of all fragments, also of those that no view has any more.
     deleted = sum(len(index["id"]) for _, index in Fragments(store, DOCUMENTS).indexes())
     if receipt:
         view = View.load(store, receipt.files["view"])
-        parts = (
+        for folder, fragments, used in (
             (DOCUMENTS, view.documents, view.used_documents()),
             (records_folder(receipt.key), view.records, view.used_records()),
-        )
-        for folder, fragments, used in parts:
+        ):
             start = offsets(fragments)
             stored = store.stats(folder)
             for at, fragment in enumerate(fragments):
                 dead = 1 - used[start[at] : start[at + 1]].mean()
-                size = int(dead * stored[fragment.file].size)
-                freed[_part(folder)] = freed.get(_part(folder), 0) + size
+                freed[_part(folder)] += int(dead * stored[fragment.file].size)
             if folder == DOCUMENTS:
                 deleted -= int(used.sum())
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
 
 
-def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Pruned:
-    """Remove what nothing needs; texts of deleted documents are then gone, and so is what quotes them (`Stage.quotes`):
-    names of clusters, examples, pictures, and the pages next to the output. Clusters are named anew from the documents
-    that are left, where they are current; the rest is made anew by the next run. (Only the tokenizer and the table of a
-    bootstrap base model still know words of the documents that they were trained on.)
+def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
+    """Remove what nothing needs: with texts of deleted documents also what quotes them (`Stage.quotes`), which is names
+    of clusters, examples, pictures, and the pages next to the output. Current clusters are named anew from the
+    remaining documents; the next run makes the rest. (Only the tokenizer and the table of a bootstrap base model still
+    know words of the documents that they were trained on.)
 
-    Results under other settings go too: switching back to them computes them again. What was drawn to be held out under
-    others stays, since another draw would hold out other documents.
+    Results under other settings go, too; switching back computes them again. Only the documents held out under other
+    settings stay held out, since another draw would hold out others.
     """
-    graph = graph or default_graph()
     store.clear_scratch()
-    before = _sizes(store)
-    planned = plan_prune(store, graph)
+    before = disk_use(store)
+    planned = plan_prune(graph, store)
     receipt = load_receipt(store, "raw_docs")
     if receipt:
         rewrite(store, graph, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
@@ -93,57 +90,60 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
         for stage in quoting:
             _forget_quotes(store, stage)
         remove_beside(store)
-        with contextlib.closing(Run(settings, store, Silent(), graph)) as run:
+        with contextlib.closing(Run(settings, store, graph, Silent())) as run:
             _remake_fits(run, quoting)
-    # No file goes that the state still names.
+    # Saved before files go, so that the state never names a file that is gone.
     save_state(store, _needed_state(store, graph))
     keep_copy(store)
     needed = _needed(store, graph)
     store.delete(*(name for name in store.files() if name not in needed))
-    after = _sizes(store)
-    freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
+    after = disk_use(store)
+    freed = {part: size - after.get(part, 0) for part, size in before.items()}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
 
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
-    """Remove what may have words of documents that are deleted now. What a fit has found stays, since results may rest
-    on it; what is nothing but words goes."""
-    nothing_else = stage.quotes == ("*",)
-    if nothing_else:
+    """Remove what may have words of deleted documents. Only words go: other files of a fit stay, since results may
+    depend on them."""
+    only_words = stage.quotes == ("*",)
+    if only_words:
         drop_receipt(store, stage.name)
         save_results(store, stage.name, [])
     elif isinstance(stage, PinnedFit):
         for result in load_state(store).results.get(stage.name, []):
             files = read_fit(store, result.files["fit"])
             kept = {name: data for name, data in files.items() if name not in stage.quotes}
-            left = fit_result(result.key, put_fit(store, stage.name, kept), result.facts)
-            keep_result(store, stage.name, left)
+            reduced = fit_result(result.key, put_fit(store, stage.name, kept), result.facts)
+            keep_result(store, stage.name, reduced)
             receipt = load_receipt(store, stage.name)
             if receipt and receipt.version == result.version:
-                save_receipt(store, replace(receipt, version=left.version, files=left.files))
+                save_receipt(store, replace(receipt, version=reduced.version, files=reduced.files))
     if not isinstance(stage, PinnedFit):
         for folder in store.folders(f"stages/{stage.name}"):
             present = store.hashed(folder)
-            store.delete(*(present[key] for key in present if nothing_else or key in stage.quotes))
+            store.delete(*(present[key] for key in present if only_words or key in stage.quotes))
 
 
 def _remake_fits(run: Run, stages: list[Stage]) -> None:
-    """Make fits that were all words anew, so that results can be read without another run."""
+    """Make fits of nothing but words anew, so that results can be read without another run."""
     for stage in stages:
         if isinstance(stage, PinnedFit) and stage.quotes == ("*",):
             try:
                 run.save(stage.make(run, stage.decide(run)))
             except MissingStageError:
-                continue  # of results that are no longer current: the next run makes it
+                continue  # its results are no longer current: the next run makes it
 
 
 def disk_use(store: Store) -> dict[str, int]:
-    """Bytes by part of the store."""
-    return dict(sorted(_sizes(store).items()))
+    """Bytes by part of the store, sorted."""
+    sizes = Counter[str]()
+    for name, size in store.files().items():
+        sizes[_part(name)] += size
+    return dict(sorted(sizes.items()))
 
 
 def _needed_state(store: Store, graph: Graph) -> State:
-    """What is needed of the state: the receipts, the results that they lead to, and the fits that outlive them."""
+    """The part of the state that is needed: receipts, the results that they lead to, and fits that outlive these."""
     state = load_state(store)
     receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
     results = {}
@@ -180,27 +180,20 @@ def _needed_by_view(store: Store, graph: Graph, receipts: dict[str, Receipt]) ->
     }
     for stage in graph.values():
         if isinstance(stage, PerDocument) and stage.name in receipts:
-            folders[stage.of].append(f"stages/{stage.name}/{receipts[stage.name].key}")
+            folders[stage.unit].append(f"stages/{stage.name}/{receipts[stage.name].key}")
     wanted = {
         "documents": {fragment.name for fragment in view.documents},
         "records": {fragment.name for fragment in view.records},
     }
     return {
         file
-        for of in folders
-        for folder in folders[of]
+        for unit in folders
+        for folder in folders[unit]
         for name, file in store.hashed(folder).items()
-        if name in wanted[of]
+        if name in wanted[unit]
     }
 
 
 def _part(name: str) -> str:
     top, _, rest = name.partition("/")
     return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
-
-
-def _sizes(store: Store) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name, size in store.files().items():
-        sizes[_part(name)] = sizes.get(_part(name), 0) + size
-    return sizes

@@ -1,8 +1,8 @@
-"""Retiring results that time has passed: views, orders, plans and measures of earlier states of the corpus.
+"""Removing old results: views, orders, plans and measures of earlier states of the corpus.
 
-Each takes tens of bytes a record and is made anew by every append, so a run keeps the current ones and those of the
-last few results of each stage (`store.state.HISTORY`), to which settings can be switched back for free. Results of a
-fragment, which appends reuse, and fits stay until `divorder prune`.
+Each takes tens of bytes a record, and every append makes new ones. So a run keeps the current results and the last few
+of each stage (`store.state.HISTORY`), to which settings can be switched back for free. Results of fragments, which
+appends reuse, and fits stay until `divorder prune`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dagster_divorder.store.fits import FITS
 from dagster_divorder.store.state import load_state
 
 WHOLE = ("views", "readings", "rejects", "schemas")
-"""Folders of what raw_docs makes of the corpus as a whole."""
+"""Folders of the whole-corpus results of raw_docs."""
 
 
 def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:
-    """Remove whole-corpus results of stages that have run which the state does not name."""
+    """Remove the whole-corpus results of these stages that the state does not name."""
     named = {file for entry in load_state(store).entries() for file in entry.files.values()}
     for folder in _folders(store, graph, stages):
         if folder not in named:

@@ -1,4 +1,4 @@
-"""Running stages, and what a stage works with: settings, store, progress, and the results of the stages before it."""
+"""Runs of stages, and what a stage works with: settings, store, progress, and the results of the stages before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
-from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
@@ -40,7 +40,7 @@ from dagster_divorder.write.curated import refuse_foreign_files
 
 
 class ToBeMadeError(MissingStageError):
-    """While planning: a run would make this stage anew, and only then is it known what follows from it."""
+    """While planning: a run would make this stage anew, and only that run can tell what follows from it."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} is made again")
@@ -49,9 +49,9 @@ class ToBeMadeError(MissingStageError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The input as a run reads it: its version, how many accepted records it has, how many distinct "records" and
-    "documents" (texts) these are, of which how many each stored fragment holds, and what tells the first half of the
-    id of every document, uint64 (documents,)."""
+    """The input as a run reads it. records: number of accepted records. distinct: numbers of distinct "records" and
+    "documents" (texts). stored: by these, the number that each stored fragment holds. ids: a function that gives the
+    first half of the id of every document, uint64 (documents,)."""
 
     version: str
     records: int
@@ -66,37 +66,37 @@ class Corpus:
 
 @dataclass(slots=True)
 class Run(Reader):
-    """What the functions of a stage work with: it reads the current results.
+    """What the functions of a stage work with; it reads the current results.
 
-    While `planning`, receipts are those that a run would come to: `foreseen` by stage, None where only a run can tell;
-    those of stages that it would not run are as they are.
+    While `planning`, receipts are those that a run would come to, `foreseen` by stage, None where only a run can tell;
+    stages that it would not run have their stored receipts.
     """
 
     settings: Settings
     store: Store
+    graph: Graph
     progress: Progress = STANDARD_ERROR
-    graph: Graph = field(default_factory=default_graph)
     planning: bool = False
     foreseen: dict[str, Receipt | None] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
-    """Figures that a stage tells of this run alone, such as a rate."""
+    """Figures of a stage in this run alone, such as a rate."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """What a stage has found out while it was decided on, and needs again to be made."""
+    """Values that `decide` of a stage has computed and `make` needs again."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
     _view: tuple[str, View] | None = None
     _corpus: tuple[str | None, Corpus] | None = None
-    """Of a view's file; while planning, of no file, the input as it was surveyed."""
+    """(the file of a view, its corpus); while planning (None, the corpus that a survey found)."""
 
     @property
     def engine(self) -> Engine:
-        """Runs functions over many items; opened when it is first needed, and to be closed by who made the run."""
+        """Runs functions over many items. Opened when it is first needed; `close` closes it."""
         if self._engine is None:
             self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:
-        """Let go of the engine, where it was needed."""
+        """Close the engine, if one was opened."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -117,19 +117,19 @@ class Run(Reader):
         return self._current[stage]
 
     def _load(self, stage: str) -> Receipt:
-        def missing(what: str) -> MissingStageError:
-            asset = stage if here.asset else self._asset_of(stage)
+        def missing(why: str) -> MissingStageError:
+            asset = stage if wanted.asset else self._asset_of(stage)
             return MissingStageError(
-                f"{what}; materialise it first: "
+                f"{why}; materialise it first: "
                 f"dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
             )
 
-        here = self.graph[stage]
+        wanted = self.graph[stage]
         receipt = load_receipt(self.store, stage)
         if receipt is None:
             raise missing(f"{stage} has no result in {self.store.place}")
-        made = (receipt.fingerprint, set(receipt.upstream))
-        if made != (here.fingerprint(self.settings), set(here.reads_under(self.settings))):
+        reads = set(wanted.reads_under(self.settings))
+        if receipt.fingerprint != wanted.fingerprint(self.settings) or set(receipt.upstream) != reads:
             raise missing(f"{stage} was last made with other settings")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
@@ -137,12 +137,12 @@ class Run(Reader):
         return receipt
 
     def _asset_of(self, stage: str) -> str:
-        """The first asset that a stage is a part of."""
+        """The first asset that has a stage as a part."""
         assets = [name for name in self.graph.upstream(self.settings) if self.graph[name].asset]
         return next((name for name in assets if stage in self.graph.step(self.settings, name)), stage)
 
     def is_current(self, stage: str) -> bool:
-        """Whether a stage's result is there and current, as `receipt` would have it."""
+        """Whether a stage has a current result (see `receipt`)."""
         try:
             self.receipt(stage)
         except MissingStageError:
@@ -154,18 +154,18 @@ class Run(Reader):
         save_receipt(self.store, receipt)
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
-            # What was current may rest on the result that this one replaces.
+            # Other current results may depend on the result that this one replaces.
             self._current.clear()
         self._current[receipt.stage] = receipt
 
     def forget(self) -> None:
-        """Look at the store again."""
+        """Read everything from the store again."""
         self._current.clear()
         self._view = self._corpus = None
 
     @property
     def has_view(self) -> bool:
-        """Whether the records of the input are all stored: while planning those of a new input are not."""
+        """Whether all records of the input are stored: while planning, records of a new input are not."""
         return "view" in self.receipt("raw_docs").files
 
     @property
@@ -187,21 +187,22 @@ class Run(Reader):
         return self._corpus[1]
 
     def foresee(self, corpus: Corpus) -> None:
-        """Plan on an input as a survey found it."""
+        """Plan for an input as a survey found it."""
         self._corpus = (None, corpus)
 
 
 def _unseen(store: Store, id: str) -> str:
     """Why a worker cannot use the store of this id, "" where it can."""
     try:
-        found = store.id
+        id_there = store.id
     except DivOrderError as error:
         return f"cannot read the store: {error}"
-    if found == id:
+    if id_there == id:
         return ""
     return (
-        f"finds {'another' if found else 'no'} store at {store.place}; expected this one: set store.path to a folder "
-        "of a file system that all nodes mount at the same place, or to object storage (s3://..., gs://..., az://...)"
+        f"finds {'another' if id_there else 'no'} store at {store.place}; expected this one: set store.path to a "
+        "folder of a file system that all nodes mount at the same place, or to object storage (s3://..., gs://..., "
+        "az://...)"
     )
 
 
@@ -224,77 +225,67 @@ def _used_by_fragment(fragments: tuple[Fragment, ...], used: np.ndarray) -> dict
     return {fragment.name: int(count) for fragment, count in zip(fragments, counts, strict=True)}
 
 
-def run_stage(
-    stage: str, settings: Settings, progress: Progress | None = None, graph: Graph | None = None
-) -> Receipt:
-    """Run one stage, with its parts, on what the stages before it left in the store, and return its receipt.
-
-    Nothing new computes nothing. A second run on the same store waits for this one, or fails, as `store.wait` says.
-    A damaged file that the stage meets is made again, if need be by the stages before it, with a note.
-
-    Raises:
-        DivOrderError: with what was found, what was expected and what to do.
-    """
-    graph = graph or default_graph()
-    return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
-
-
 class Receipts(AsTable, dict[str, Receipt]):
-    """Receipts by stage, which print, and show in a notebook, as a table."""
+    """Receipts by stage, shown as a table by print and in a notebook."""
 
     @property
     def _as_table(self) -> TextTable:
-        return TextTable([row_of(stage, receipt.figures) for stage, receipt in self.items()])
+        return stages_table([stage_row(stage, receipt.figures) for stage, receipt in self.items()])
 
 
-def row_of(stage: str, figures: Mapping[str, Any]) -> dict[str, str]:
-    """A stage as it last ran, as a row of a table."""
-    counts = {"documents": "documents", "new": "new_documents", "reused": "reused_documents"}
-    return {
-        "stage": stage,
-        **{name: number(figures.get(figure)) for name, figure in counts.items()},
-        "seconds": fixed(figures.get("seconds")),
+def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage as it last ran: `stage`, numbers of `documents`, `new` and `reused` ones, and `seconds`."""
+    columns = {
+        "documents": "documents",
+        "new": "new_documents",
+        "reused": "reused_documents",
+        "seconds": "seconds",
     }
+    return {"stage": stage, **{name: figures.get(figure) for name, figure in columns.items()}}
 
 
-def run_all(
-    settings: Settings,
-    progress: Progress | None = None,
-    stages: Iterable[str] | None = None,
-    graph: Graph | None = None,
+def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTable:
+    """Rows of `stage_row` as text."""
+    shown = {"documents": number, "new": number, "reused": number, "seconds": fixed}
+    return TextTable(
+        [{**row, **{name: show(row[name]) for name, show in shown.items()}} for row in rows], title
+    )
+
+
+def run_graph(
+    graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> Receipts:
-    """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
+    """Run stages of a graph in order, by default all that an output needs; see `dagster_divorder.stages.run_all`."""
     need_addresses()
-    graph = graph or default_graph()
     stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or STANDARD_ERROR
-    # Settings that were built in Python were not loaded.
+    # Settings that were built in Python have not been checked by loading.
     refuse_overlap(settings)
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
-        with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
+        with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
             store.clear_scratch()
-            if said := mend_state(store):
-                progress.note(said)
+            if mended := mend_state(store):
+                progress.note(mended)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
                 with progress("checking the settings"):
                     check_settings(run, [*graph.needed(settings), *stages])
-            made = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
+            receipts = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
         retire(store, graph, stages)
         keep_copy(store)
-        return made
+        return receipts
 
 
 def check_settings(run: Run, stages: Iterable[str]) -> None:
-    """Raise what can be known to be wrong with the settings before anything of these stages is computed."""
+    """Raise errors of the settings that can be known before these stages compute anything."""
     for name in dict.fromkeys(stages):
         run.graph[name].check_settings(run)
 
 
 def _run_and_repair(run: Run, stage: str) -> Receipt:
-    """Run a stage; a damaged file it meets is discarded and made again, each file once."""
+    """Run a stage; damaged files that it meets are discarded and made again, each file once."""
     order = run.graph.needed(run.settings, stage)
     order = order[: order.index(stage) + 1]
     first = len(order) - 1
@@ -309,17 +300,17 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
             repaired.add(error.name)
             run.forget()
             run.progress.note(f"{error} (done now: {maker} makes it again)")
-            if maker in order:  # else the stage that met it makes it
+            if maker in order:  # else the stage that met the file makes it
                 first = min(first, order.index(maker))
         except OSError as error:
-            # Store and output explain theirs; what remains are temporary files, such as a model in training.
+            # Store and output explain their errors; the rest comes from temporary files, such as a model in training.
             if error.errno not in DISK_FULL:
                 raise
             raise explain_os_error(error, Path(error.filename or run.store.place)) from error
 
 
 def _run_one(run: Run, name: str) -> Receipt:
-    # What the stage before has freed would add to what this one takes.
+    # Memory that the stage before has freed would add to the memory of this one.
     give_back_memory()
     run.store.check()
     stage = run.graph[name]
@@ -340,7 +331,7 @@ def _run_one(run: Run, name: str) -> Receipt:
         "seconds": round(seconds, 3),
         "documents_per_second": round(figures["documents"] / seconds, 1) if seconds > 0 else 0.0,
     }
-    # What a plan goes by: of this run where it computed some, else as known before.
+    # The pace for plans: of this run if it computed documents, else of an earlier one.
     new = decision.documents or figures["new_documents"]
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
     receipt = replace(

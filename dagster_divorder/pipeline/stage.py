@@ -1,14 +1,13 @@
-"""What a stage is: a value that a file of `stages/` holds whole, and the three kinds that there are.
+"""What a stage is: one value, which a file of `stages/` defines whole. It is of one of three kinds:
 
 - `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
   key is never computed again.
-- `WholeCorpus`: named files out of what lies before. Kept under the key of all that they were made from.
-- `PinnedFit`: what is learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
-  rule of drift, on request, or never, and with the reason.
+- `WholeCorpus`: named files, made from results of other stages and kept under the key of all that decides them.
+- `PinnedFit`: something learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
+  rule of drift or on request, and with the reason.
 
-`decide` says what is to be computed, for how many documents, and why; a run and a plan both go by it. Key, reuse,
-receipt, counts and timing belong to the kinds. Nothing here knows a stage by name but `raw_docs`, which all others
-read.
+`decide` says what to compute, for how many documents, and why; a run and a plan both follow it. Key, reuse, receipt,
+counts and timing belong to the kinds. The only stage known here by name is `raw_docs`, which all others read.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ SKETCH = "documents.safetensors"
 """File of every fit: a sketch of the documents that it was made on (`core.sketch`)."""
 
 TEXT_OF_A_WORKER = 2 * WORKER_BYTES
-"""Bytes of text that are stored, compressed, in about WORKER_BYTES."""
+"""Bytes of text that take about WORKER_BYTES when they are stored, compressed."""
 
 
-def content_hash(*parts: Any) -> str:
+def content_hash(*values: Any) -> str:
     """Hash of JSON-ready values, 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(
-        orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
+        orjson.dumps(values, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
     )
 
 
@@ -76,9 +75,8 @@ def content_hash(*parts: Any) -> str:
 class Decision:
     """What a stage would compute now.
 
-    `key` is what the result will be filed under, `receipt` the result as it will be, as far as that can be told before
-    it is made: None where only computing tells. `unless` says what only a run finds out, and that would make it
-    compute more.
+    `key` is the key of the result. `receipt` is the receipt as it will be, None where it is known only once the result
+    is computed. `unless` says what only a run can find out and would make the stage compute more.
     """
 
     scope: Literal["nothing", "new", "all"]
@@ -90,14 +88,14 @@ class Decision:
 
 
 class Size(NamedTuple):
-    """How large a corpus is: documents, and bytes and tokens of their texts."""
+    """The size of a corpus: documents, and bytes and tokens of their texts."""
 
     documents: float
     bytes: float
     tokens: float
 
     def times(self, factor: float) -> Size:
-        """A corpus of the same kind, so many times as large."""
+        """The size of a corpus of the same kind, `factor` times as large."""
         return Size(self.documents * factor, self.bytes * factor, self.tokens * factor)
 
 
@@ -110,8 +108,8 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A whole-corpus result: its files by name (arrays are stored as safetensors, rows of plain values as Parquet),
-    `facts` that later stages read, and `figures` that people see."""
+    """A whole-corpus result: its files by name (arrays become safetensors, rows of plain values Parquet), `facts` for
+    later stages, and `figures` for people."""
 
     files: Mapping[str, File | Mapping[str, np.ndarray] | list[dict[str, Any]]]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -144,12 +142,12 @@ class Link(NamedTuple):
 
 
 Shown = Mapping[str, Table | Picture | Text | Link | float]
-"""What a person sees of a result beside its figures, by name."""
+"""What people see of a result beside its figures, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Whether a check is passed: what was found, what to do if it is not, the figures, and tables (lists of rows)."""
+    """Whether a check passed: the result in words, what to do if it failed, figures, and tables (lists of rows)."""
 
     passed: bool
     text: str
@@ -159,8 +157,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A claim on a stage's result, and the function that holds it against what is stored. What is made of a result that
-    fails a `blocking` one must not be used."""
+    """A claim about a stage's result, and the function that tests it on what is stored. If a `blocking` check fails,
+    nothing made from the result may be used."""
 
     name: str
     description: str
@@ -168,20 +166,16 @@ class Check:
     blocking: bool = False
 
 
-def _nothing_shown(run: Run, receipt: Receipt) -> Shown:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage(ABC):
     """One stage.
 
     `version` is raised when the code gives other bytes for the same input. `reads` names the stages before it, and
-    `settings` what of the settings decides its own result, both under some settings. `inputs` says what of the stages
-    before it decides the result, by default all of it (of a fragment's result, and of a fit: whatever the corpus).
-    Without `asset` a stage has no Dagster asset of its own: it is made as a part of those that read it, or of the one
-    that lists it in `then`, which come right after that one. `quotes` names the files that may hold words of documents
-    ("*": all): `divorder prune` takes them away with deleted documents.
+    `settings` the settings that decide its own result, both under given settings. `inputs` says what of the stages
+    before it decides the result, by default their versions (for fragments' results and fits without the corpus).
+    Without `asset` a stage has no Dagster asset: it runs with the stages that read it, or right after the stage that
+    lists it in `then`. `quotes` names the files that may hold words of documents ("*": all): `divorder prune` removes
+    them with deleted documents.
     """
 
     name: str
@@ -191,44 +185,44 @@ class Stage(ABC):
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
     key_from_inputs: bool = False
-    """The key is made of the code version and `inputs` alone; `inputs` hold what settings such as `auto` came to on
-    this machine, so two settings with one outcome share a result."""
+    """The key consists of the code version and `inputs` alone. `inputs` hold what settings such as `auto` came to on
+    this machine, so settings with one outcome share a result."""
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
     kinds: Collection[str] | Callable[[Settings], Collection[str]] = ()
-    """What makes the result, such as `faiss`; Dagster shows an icon of those that it knows."""
+    """Libraries and formats of the result, such as `faiss`; Dagster shows icons of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
     evidence: str = ""
-    """What the report shows of the result where it has been made, in words. A stage with such words is evidence: the
-    report, `divorder report --all` and the jobs `explore` and `report` find it by them."""
+    """What the report shows of the result if it exists, in words. A stage with such words is evidence: the report,
+    `divorder report --all` and the jobs `explore` and `report` find it by them."""
     shows_evidence: bool = False
-    """It shows the evidence that has been made, and so comes after all evidence in Dagster."""
+    """Whether it shows the evidence that exists; in Dagster it comes after all evidence."""
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
     figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
+    """Figures that every run tells anew, since they depend on more than the result."""
     check_settings: Callable[[Run], object] = lambda run: None
-    """Raises what can be known to be wrong with the settings before the first stage runs."""
-    show: Callable[[Run, Receipt], Shown] = _nothing_shown
+    """Raises errors of the settings that can be known before the first stage runs."""
+    show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
     amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
-    """How much work a corpus of this size is: what an estimate takes time to grow with, beside a fixed part."""
+    """The amount of work for a corpus of this size. An estimate takes time to have a fixed part and one that grows with
+    this amount."""
     pace: tuple[float, float] | None = None
     """Processor seconds of a first run, (fixed, for a million of `amount`), which a plan shows until a run has been
     timed: 2 cores of an AMD EPYC, the mixture corpus (benchmarks/estimate.py)."""
     shared_from: int | None = None
-    """Bytes of text for each of which, from the second on, one worker more shares the work; None: one process does it,
-    whatever the size."""
+    """Bytes of text per worker: from twice as many on several workers share the work. None: always one process."""
 
     def reads_under(self, settings: Settings) -> Sequence[str]:
-        """The stages before it, under some settings."""
+        """The stages before it, under these settings."""
         return self.reads(settings) if callable(self.reads) else self.reads
 
     def kinds_under(self, settings: Settings) -> Collection[str]:
-        """What makes the result, under some settings."""
+        """Libraries and formats of the result, under these settings."""
         return self.kinds(settings) if callable(self.kinds) else self.kinds
 
     def fingerprint(self, settings: Settings) -> str:
@@ -237,38 +231,38 @@ class Stage(ABC):
         return f"{self.version}-{xxhash.xxh3_64_hexdigest(decides)}"
 
     def key(self, run: Run) -> str:
-        """What the result is filed under: it names all that the result depends on.
+        """The key that the result is stored under: a hash of all that the result depends on.
 
         Raises:
             MissingStageError: a stage before it has no current result.
         """
-        of = self.inputs(run) if self.inputs else self._all_inputs(run)
+        inputs = self.inputs(run) if self.inputs else self._all_inputs(run)
         code = self.version if self.key_from_inputs else self.fingerprint(run.settings)
-        return content_hash(self.name, code, of)
+        return content_hash(self.name, code, inputs)
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return versions(run, *self.reads_under(run.settings))
 
-    def receipt(self, run: Run, key: str, version: str, **parts: Any) -> Receipt:
-        """A receipt of this stage, made from what is current now."""
+    def receipt(self, run: Run, key: str, version: str, **content: Any) -> Receipt:
+        """A receipt of this stage, with the current results as its upstream."""
         return Receipt(
             stage=self.name,
             fingerprint=self.fingerprint(run.settings),
             key=key,
             version=version,
-            # Those of a plan are not kept, and not all that is read decides the result.
+            # Receipts of a plan are not kept, and some stages that are read may be unknown in a plan.
             upstream={} if run.planning else versions(run, *self.reads_under(run.settings)),
             settings=given_settings(run.settings),
-            **parts,
+            **content,
         )
 
     @abstractmethod
     def decide(self, run: Run) -> Decision:
-        """What is to be computed. Stores nothing."""
+        """What to compute. Stores nothing."""
 
     @abstractmethod
     def make(self, run: Run, decision: Decision) -> Receipt:
-        """Compute what was decided on; the receipt of the result."""
+        """Compute what was decided; the receipt of the result."""
 
 
 def versions(run: Run, *stages: str) -> dict[str, str]:
@@ -277,8 +271,8 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
 
 
 def _versions_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
-    """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
-    not depend on it, and a fit outlives it."""
+    """What names the results of the stages before one, without the corpus: a fragment's result does not depend on it,
+    and a fit outlives it."""
     receipts = {name: run.receipt(name) for name in stage.reads_under(run.settings) if name != "raw_docs"}
     return {
         name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
@@ -293,12 +287,13 @@ def counts(documents: int, new: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerDocument(Stage):
-    """A function of a fragment. `compute` makes that function, which workers are given: picklable, with all that it
-    depends on but its fragment; `needs` says what the engine has to give it; `figures` are of all results."""
+    """A function of a fragment. `compute` returns that function for workers: picklable, with all that it depends on but
+    its fragment. `needs` says what the engine has to give it. `unit` says what its fragments hold. `figures` are of all
+    results."""
 
     compute: Callable[[Run], Callable[[Fragment], Computed]]
     needs: Callable[[Run, Sequence[Fragment]], Needs] = by_size
-    of: Literal["documents", "records"] = "documents"
+    unit: Literal["documents", "records"] = "documents"
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     shared_from: int | None = TEXT_OF_A_WORKER
@@ -310,33 +305,29 @@ class PerDocument(Stage):
         return StageFiles(run.store, self.name, key)
 
     def missing(self, run: Run, key: str) -> int:
-        """How many documents (or records) of the input have no result under a key."""
+        """The number of documents (or records) of the input without a result under a key."""
         present = self.files(run, key).present()
-        stored = run.corpus.stored[self.of]
-        return run.corpus.distinct[self.of] - sum(rows for name, rows in stored.items() if name in present)
+        stored = run.corpus.stored[self.unit]
+        return run.corpus.distinct[self.unit] - sum(rows for name, rows in stored.items() if name in present)
 
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
-        missing, total = self.missing(run, key), corpus.distinct[self.of]
+        missing, total = self.missing(run, key), corpus.distinct[self.unit]
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
         if not missing:
             return Decision(scope="nothing", documents=0, why="", receipt=receipt)
-        some = missing < total
-        return Decision(
-            scope="new" if some else "all",
-            documents=missing,
-            why=f"new {self.of}" if some else what_changed(self, run),
-            receipt=receipt,
-        )
+        if missing < total:
+            return Decision(scope="new", documents=missing, why=f"new {self.unit}", receipt=receipt)
+        return Decision(scope="all", documents=missing, why=what_changed(self, run), receipt=receipt)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         assert receipt is not None
         files = self.files(run, receipt.key)
-        fragments = run.view.documents if self.of == "documents" else run.view.records
+        fragments = run.view.documents if self.unit == "documents" else run.view.records
         present = files.present()
-        missing = [fragment for fragment in fragments if fragment.name not in present]
-        self._with_progress(run, receipt.key, missing)
+        if missing := [fragment for fragment in fragments if fragment.name not in present]:
+            self._compute_with_progress(run, receipt.key, missing)
         last = load_receipt(run.store, self.name)
         same = last and (last.key, last.version, last.upstream) == (
             receipt.key,
@@ -344,22 +335,20 @@ class PerDocument(Stage):
             receipt.upstream,
         )
         figures = last.figures if last and same else dict(self.figures(run, files))
-        total = run.corpus.distinct[self.of]
+        total = run.corpus.distinct[self.unit]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 
-    def _with_progress(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
-        if not missing:
-            return
-        left = sum(fragment.rows for fragment in missing)
+    def _compute_with_progress(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
+        rows = sum(fragment.rows for fragment in missing)
         try:
-            with run.progress(self.doing or self.name, left, self.of) as advance:
+            with run.progress(self.doing or self.name, rows, self.unit) as advance:
                 for stored in self.compute_missing(run, key, missing):
-                    left -= stored.rows
+                    rows -= stored.rows
                     advance(stored.rows)
         except DiskFullError as error:
             if not error.row_bytes:
                 raise
-            rest = megabytes(int(error.row_bytes * left))
+            rest = megabytes(int(error.row_bytes * rows))
             raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
@@ -374,15 +363,15 @@ class PerDocument(Stage):
         missing: Sequence[Fragment],
         advance: Advance | None = None,
     ) -> Iterator[StoredFragment]:
-        """The same, by a function that is not, or more than, what `compute` gives; `advance` as in `Engine.each`."""
+        """The same by another function than `compute(run)`. advance: see `Engine.each`."""
         compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
         return run.engine.each(compute_and_store, missing, **self.needs(run, missing), advance=advance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCorpus(Stage):
-    """Named files out of what lies before. `content` names the files whose bytes make the version, by default the key
-    does. `lacks` says why a result that is stored is not whole all the same; `publish` puts a result, new or not, where
+    """Named files, made from results of other stages. `content` names the files whose bytes make the version; without
+    it the key does. `lacks` says why a stored result is still not whole. `publish` puts a result, new or not, where
     people look for it."""
 
     compute: Callable[[Run], Made]
@@ -394,8 +383,7 @@ class WholeCorpus(Stage):
         key = self.key(run)
         result, why = load_result(run.store, self.name, key), ""
         if result is not None:
-            there = run.store.list(f"stages/{self.name}/{key}")
-            gone = not set(result.files.values()) <= set(there)
+            gone = set(result.files.values()).difference(run.store.list(f"stages/{self.name}/{key}"))
             why = self.lacks(run, key) or ("files of it are gone" if gone else "")
             if not why:
                 return Decision(scope="nothing", documents=0, why="", receipt=self._receipt(run, result))
@@ -403,8 +391,8 @@ class WholeCorpus(Stage):
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
     def _receipt(self, run: Run, result: Result) -> Receipt:
-        parts = {name: getattr(result, name) for name in ("files", "facts", "figures")}
-        return self.receipt(run, result.key, result.version, **parts)
+        content = {name: getattr(result, name) for name in ("files", "facts", "figures")}
+        return self.receipt(run, result.key, result.version, **content)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
@@ -413,18 +401,17 @@ class WholeCorpus(Stage):
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
             receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
         self.publish(run, receipt)
-        of_all = counts(run.corpus.documents, decision.documents)
-        # A result that was made now may say itself how many of its documents are new in it.
+        counted = counts(run.corpus.documents, decision.documents)
+        # A new result may have its own figure of new documents.
         kept = decision.scope == "nothing"
-        return replace(
-            receipt, figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures}
-        )
+        figures = {**receipt.figures, **counted} if kept else {**counted, **receipt.figures}
+        return replace(receipt, figures=figures)
 
     def _compute_and_keep(self, run: Run, key: str) -> Result:
         folder, before = f"stages/{self.name}/{key}", load_result(run.store, self.name, key)
-        made = self.compute(run)
+        computed = self.compute(run)
         files = {}
-        for name, content in sorted(made.files.items()):
+        for name, content in sorted(computed.files.items()):
             if isinstance(content, Mapping):
                 content = File(pack(content), "safetensors")
             elif isinstance(content, list):
@@ -433,25 +420,25 @@ class WholeCorpus(Stage):
         hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
         version = content_hash(*hashes) if hashes else key
         result = as_stored(
-            Result(key=key, version=version, files=files, facts=made.facts, figures=made.figures)
+            Result(key=key, version=version, files=files, facts=computed.facts, figures=computed.figures)
         )
-        if before and _told(before) == _told(result):
-            # Made again, it is the same result; how much of it was new the first time is kept.
+        if before and _without_counts(before) == _without_counts(result):
+            # The same result, made again: it keeps the counts of the first time.
             result = replace(result, figures=before.figures)
         keep_result(run.store, self.name, result)
         return result
 
 
-def _told(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a result says of itself, but for how many of its documents were new."""
+def _without_counts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The facts and figures of a result, without the counts of documents."""
     figures = {name: value for name, value in result.figures.items() if name not in counts(0, 0)}
     return result.facts, figures
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fit as it is stored: its result, its files by name, the number of `documents` that it was made on, and a
-    `sketch` of them, uint64 (m,), rising."""
+    """A stored fit: its result, its files by name, the number of `documents` that it was made on, and a `sketch` of
+    them, uint64 (m,), rising."""
 
     result: Result
     files: Mapping[str, bytes]
@@ -461,23 +448,23 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PinnedFit(Stage):
-    """What is learnt from the corpus. `drift` says why a fit no longer describes it, None where it does; `tentative`
-    what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
+    """Something learnt from the corpus. `drift` says why a fit no longer describes the corpus, None where it does;
+    `tentative` says what of this only a run can tell. `facts` and `figures` are of a fit, new or not."""
 
     compute: Callable[[Run], Mapping[str, bytes]]
     refit: FitName | None = None
     """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
     rule is `auto`."""
     can_be_made: Callable[[], bool] = lambda: True
-    """Whether this machine can make the fit again; one that is there stays where it cannot."""
+    """Whether this machine can make the fit again; where it cannot, an existing fit stays."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
-    """`drift` looks at the corpus alone: asked once a corpus, not in every run. False where it also looks at settings
-    or at the last output."""
+    """Whether `drift` depends on the corpus alone, so that once a corpus is enough. False where it also depends on
+    settings or on the last output."""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
-    """Whether a fit of files of these names is kept when one that it was made with is made again, and by `divorder
-    prune` under other settings: no run would make it again as it is."""
+    """Whether a fit with files of these names stays when a fit before it is made again, and when `divorder prune` runs
+    under other settings: no run could make the same fit again."""
     kept_by_outcome: bool = False
     """Stages after it depend on what was chosen (a kind of vectors, a number of clusters), not on the fit's hash; their
     results stay when it is made again."""
@@ -488,7 +475,7 @@ class PinnedFit(Stage):
         return _versions_without_corpus(run, self)
 
     def rule(self, settings: Settings) -> str:
-        """When the fit is made again: `auto`, by its drift; `now`, in this run; `never`."""
+        """When the fit is made again: `auto` by its drift, `now` in this run, or `never`."""
         rule = settings.refit[self.refit] if self.refit else "auto"
         return rule if rule == "never" or self.can_be_made() else "never"
 
@@ -515,7 +502,7 @@ class PinnedFit(Stage):
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
     def _was_checked(self, run: Run, fitted: Fitted) -> bool:
-        """Whether the last run held this fit against this corpus already."""
+        """Whether the last run has already compared this fit with this corpus."""
         last = load_receipt(run.store, self.name)
         return last is not None and (last.version, last.facts.get("checked")) == (
             fitted.result.version,
@@ -535,17 +522,17 @@ class PinnedFit(Stage):
             ids = sketch(run.corpus.ids())
             files = {**self.compute(run), SKETCH: pack({"ids": ids})}
             folder = put_fit(run.store, self.name, files)
-            about = {"documents": run.corpus.documents, "reason": decision.why}
-            result = fit_result(decision.key, folder, about)
+            facts = {"documents": run.corpus.documents, "reason": decision.why}
+            result = fit_result(decision.key, folder, facts)
             before = load_result(run.store, self.name, decision.key)
             keep_result(run.store, self.name, result)
             if before and before.version != result.version:
                 _remove_replaced(run, self, before)
             receipt = self._receipt(run, Fitted(result, files, run.corpus.documents, ids))
-        documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
-        return replace(receipt, figures={**figures, **counts(documents, decision.documents)})
+        counted = counts(run.corpus.documents, decision.documents)
+        return replace(receipt, figures={**figures, **counted})
 
 
 def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
@@ -554,11 +541,11 @@ def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
-    """The fit of a stage under a key, None where there is none. `name` is the one by which `--refit` asks for another.
+    """The fit of a stage under a key, None where there is none. name: by which `--refit` asks for another.
 
     Raises:
-        StoreError: a file of it is missing or altered. Where no setting asks for another fit, deleting the folder of
-            all fits of the stage does.
+        StoreError: a file of it is missing or altered. For a stage without a `name`, people may delete the folder of
+            all its fits to have another.
     """
     result = load_result(store, stage, key)
     if result is None:
@@ -573,10 +560,10 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
 
 
 def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
-    """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
-    may replace one every few days. Files of fits go with `pipeline.retire`."""
+    """Remove results that were made with a fit that another one has replaced. Nothing leads to them any more, and small
+    appends may replace a fit every few days. `pipeline.retire` removes files of fits."""
     results = load_state(run.store).results
-    # Under other settings the same fit may have been found.
+    # Another key may have come to the same fit.
     if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
         return
     for stage in run.graph.values():
@@ -586,5 +573,5 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
-            left = [result for result in results.get(stage.name, []) if result.key != last.key]
-            save_results(run.store, stage.name, left)
+            others = [result for result in results.get(stage.name, []) if result.key != last.key]
+            save_results(run.store, stage.name, others)

@@ -1,22 +1,20 @@
-"""Has the input changed since the last run read it, and may a run start? What the sensor of `defs.automation` asks.
+"""Whether the input has changed since the last run read it, and a run may start: for the sensor of `defs.automation`.
 
-Times and sizes come first: where no file's differ from those of the last look that was answered, nothing is read. A
-change has to be still for `advanced.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
-the input is held against the file states of the last run: where every byte is what that run read (a file was touched,
-or someone has run the pipeline by hand meanwhile), no run is needed. A first look, which knows no times, does so at
-once.
+Times and sizes come first: if they are those of the last answered check, nothing is read. A change has to be still for
+`advanced.settle_seconds` by the watcher's own clock, whatever the files' times say. Then the input is compared with the
+file states of the last run: if every byte is what that run read (a file was touched, or someone ran the pipeline by
+hand), no run is needed. The first check knows no times, and compares at once.
 
 Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
-it knows is in the cursor and in the store.
-Cost: one `stat` a file, of files at URLs one list a folder; after a change, hashing the files if no size differs and
+that it knows is in the cursor and in the store.
+Cost: one `stat` per file, one listing per folder at a URL; after a change, hashing the files if no size differs and
 they have CONTENT_BYTES at most.
-Known weakness: in a larger input, and where a last line has no line feed, a touched file starts a run, which then finds
-nothing new.
+Known weakness: in a larger input, or where a last line has no line feed, a touched file starts a run that then has
+nothing new to do.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from dagster_divorder.corpus.file_states import FileState, KnownFiles, load_file_states
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
@@ -39,9 +37,9 @@ from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.store.state import load_receipt
 
 CONTENT_BYTES = 2 << 30
-"""A larger input is not hashed to see whether a change is one: a look has to end within a minute on a slow disk too."""
+"""A larger input is not hashed to confirm a change: a check has to end within a minute on a slow disk, too."""
 _NAMED = 3
-"""Files that a reason names."""
+"""Files that a reason names, at most."""
 
 _UNUSABLE = "unusable"
 """The state of an input that is missing or that no run could read."""
@@ -49,7 +47,7 @@ _UNUSABLE = "unusable"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What a watcher remembers: the state of the input that is answered for, another one that it has noticed, and when
+    """What a watcher remembers. seen: the state of the input that is answered. noticed: a later state, and since when
     (seconds since the epoch)."""
 
     seen: str | None = None
@@ -70,8 +68,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one check of the input: whether a run is to start, why (or why not), and what to remember; of a
-    change that has to be still for longer, for how many seconds."""
+    """The result of one check of the input: whether to start a run, why (or why not), and what to remember. settling:
+    the seconds for which a change still has to be still."""
 
     start: bool
     reason: str
@@ -86,19 +84,19 @@ class _File(NamedTuple):
 
 
 def check_input(
-    settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]
+    graph: Graph, settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]
 ) -> Outcome:
     """Check the input once.
 
     Args:
         now: seconds since the epoch, by the clock of every check.
-        in_progress: says which run is under way, None if there is none; asked only where a run may have to start.
+        in_progress: says which run is under way, None if there is none; called only where a run may have to start.
     """
     try:
         files = _stat_all(settings)
     except InputError as error:
         return Outcome(False, f"{error}. A run starts once there is input.", replace(cursor, seen=_UNUSABLE))
-    state = _state_of(files)
+    state = xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
     if state == cursor.seen:
         return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
@@ -116,18 +114,18 @@ def check_input(
         cursor == Cursor()
         and not changes
         and not _changed_contents(files, read or [])
-        and _unfinished(settings) is None
+        and _unfinished(graph, settings) is None
     ):
         return Outcome(False, f"no change in {_count(files)} since the last run", answered)
     if state != cursor.noticed or now < cursor.since:
         cursor = replace(cursor, noticed=state, since=now)
     settling = cursor.since + settings.advanced.settle_seconds - now
     if settling > 0:
-        what = _few(changes) or f"times of {_count(files)}"
+        change = _few(changes) or f"times of {_count(files)}"
         wait = f"a run starts once the input has been still for {settings.advanced.settle_seconds:g} s"
-        return Outcome(False, f"changed: {what}; {wait}", cursor, settling)
+        return Outcome(False, f"changed: {change}; {wait}", cursor, settling)
     changes = changes or _changed_contents(files, read or [])
-    unfinished = None if changes else _unfinished(settings)
+    unfinished = None if changes else _unfinished(graph, settings)
     if not changes and unfinished is None:
         return Outcome(
             False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
@@ -137,59 +135,55 @@ def check_input(
 
 def _stat_all(settings: Settings) -> list[_File]:
     files = []
-    for path in itertools.chain.from_iterable(found.files for found in find_inputs(settings)):
+    for path in (file for group in find_inputs(settings) for file in group.files):
         try:
-            found = identity(path)
+            known_by = identity(path)
         except OSError as error:
             raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
-        files.append(_File(path, int(found[0]), found))
+        files.append(_File(path, int(known_by[0]), known_by))
     return files
 
 
-def _state_of(files: Sequence[_File]) -> str:
-    return xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
-
-
 def _file_states(settings: Settings) -> list[FileState] | None:
-    """What the last run on the store read of each file, None if there was none."""
+    """The files as the last run on the store read them, None if there was no run."""
     try:
         store = store_of(settings.store).open(create=False)
         receipt = load_receipt(store, "raw_docs")
         return load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
-        # Damage is for the next run to find and mend.
+        # The next run finds and mends the damage.
         return []
 
 
-def _unfinished(settings: Settings) -> str | None:
-    """Why what was read last is not all the way in an output of these settings; None where it is."""
+def _unfinished(graph: Graph, settings: Settings) -> str | None:
+    """Why the output under these settings does not have all that was read last; None where it has."""
     try:
         store = store_of(settings.store).open(create=False)
-        if Run(settings, store).is_current(OUTPUT):
+        if Run(settings, store, graph).is_current(OUTPUT):
             return None
         if _output_is_of_last_run(store):
             return "the last run had other settings, or another version of DivOrder"
-    except DivOrderError:  # damage, which a run mends
+    except DivOrderError:  # a run mends the damage
         pass
     return "the last run did not come to its end"
 
 
 def _output_is_of_last_run(store: Store) -> bool:
-    """Whether the output was made of the very results that the stages before it have now, whatever the settings."""
-    seen, waiting = set[str](), [(OUTPUT, "")]
+    """Whether the output was made from the current results of the stages before it, whatever the settings."""
+    visited, waiting = set[str](), [(OUTPUT, "")]
     while waiting:
         stage, version = waiting.pop()
         receipt = load_receipt(store, stage)
         if receipt is None or version not in ("", receipt.version):
             return False
-        if stage not in seen:
-            seen.add(stage)
+        if stage not in visited:
+            visited.add(stage)
             waiting += receipt.upstream.items()
     return True
 
 
 def _changed_sizes(files: Sequence[_File], states: Sequence[FileState]) -> list[str]:
-    """What sizes and names tell of a change, for people."""
+    """Changes of names and sizes, in words."""
     before = {state.path: state.size for state in states}
     changes = []
     for file in _with_content(files):
@@ -203,7 +197,7 @@ def _changed_sizes(files: Sequence[_File], states: Sequence[FileState]) -> list[
 
 
 def _changed_contents(files: Sequence[_File], states: Sequence[FileState]) -> list[str]:
-    """What is not as it was read, of files that have the sizes that were read."""
+    """Changes of contents in words, for files of unchanged sizes."""
     files = _with_content(files)
     if [str(file.path) for file in files] != [state.path for state in states]:
         return ["the files are in another order"]
@@ -219,15 +213,15 @@ def _is_unchanged(path: Source, known: KnownFiles) -> bool:
         return True
     try:
         with open_source(path) as file:
-            # It has the size that was read, so that a prefix of that size is all of it.
-            found = known.unchanged(file, str(path))
+            # The size is that of the last run, so a prefix of that size is the whole file.
+            unchanged = known.unchanged(file, str(path))
     except (OSError, InputError):
         return False
-    return found is not None and found[0].path == str(path)
+    return unchanged is not None and unchanged[0].path == str(path)
 
 
 def _with_content(files: Sequence[_File]) -> list[_File]:
-    """An empty file has no state."""
+    """The files that are not empty: an empty file has no state."""
     return [file for file in files if file.size]
 
 

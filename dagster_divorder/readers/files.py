@@ -94,7 +94,7 @@ class Files:
             raise self._wrong(name, "is not the file that was written under this name")
         return mapped
 
-    def _wrong(self, name: str, what: str) -> StoreError:
+    def _wrong(self, name: str, fault: str) -> StoreError:
         manifest = export_manifest_file(self.path)
         now = read_whole(manifest) if manifest.is_file() else None
         if now and now.get("key") != self._manifest.get("key"):
@@ -104,5 +104,5 @@ class Files:
                 "another folder to go on with that"
             )
         return StoreError(
-            f"{file_at(self.path, name)} {what}; export again, or copy the folder and its neighbour again"
+            f"{file_at(self.path, name)} {fault}; export again, or copy the folder and its neighbour again"
         )

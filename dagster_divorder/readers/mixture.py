@@ -60,8 +60,8 @@ class Mixture:
             path: Fraction(part, sum(parts)) for path, part in zip(map(str, pools), parts, strict=True)
         }
         self.path = f"the mixture of {', '.join(self.shares)}"
-        named = [[export.plan, part] for export, part in zip(self._exports, parts, strict=True)]
-        self.plan = hashlib.sha256(orjson.dumps(["mixture", named])).hexdigest()[:32]
+        plans = [[export.plan, part] for export, part in zip(self._exports, parts, strict=True)]
+        self.plan = hashlib.sha256(orjson.dumps(["mixture", plans])).hexdigest()[:32]
         self.length, self.batch = first.length, first.batch
         self.padded = any(export.padded for export in self._exports)
         self.dtype = np.result_type(*(export.dtype for export in self._exports))

@@ -1,6 +1,11 @@
 """The stages, one a file. A stage is registered here, in an order in which all of them can run."""
 
+from collections.abc import Iterable
+
+from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.run import Receipts, Run, run_graph
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import FIELDS
 from dagster_divorder.stages.corpus.ids import IDS
 from dagster_divorder.stages.corpus.minhash import MINHASH
@@ -45,6 +50,8 @@ from dagster_divorder.stages.topics.gradient_embeddings import GRADIENT_EMBEDDIN
 from dagster_divorder.stages.topics.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.topics.map_fit import MAP_FIT
 from dagster_divorder.stages.topics.shallow_embeddings import SHALLOW_EMBEDDINGS
+from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.state import Receipt
 
 GRAPH = Graph(
     (
@@ -95,3 +102,31 @@ GRAPH = Graph(
         ORDERING_REPORT,
     )
 )
+
+
+def run_all(
+    settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
+) -> Receipts:
+    """Run stages in order, by default all that an output needs, alone on the store throughout.
+
+    Without new input nothing is computed. A second run on the same store waits for this one, or fails, as `store.wait`
+    says. If a stage meets a damaged file, that is made again with a note, if need be by the stages before it.
+
+    Raises:
+        DivOrderError: says what is wrong, what was expected and what to do.
+    """
+    return run_graph(GRAPH, settings, progress, stages)
+
+
+def run_stage(stage: str, settings: Settings, progress: Progress | None = None) -> Receipt:
+    """Run one stage, with its parts, on the stored results of the stages before it; see `run_all`."""
+    return run_all(settings, progress, GRAPH.step(settings, stage))[stage]
+
+
+def open_run(settings: Settings) -> Run:
+    """The results that the last run left in the store of these settings, to read.
+
+    Raises:
+        StoreError: the place of the store holds other files, or a store of another version.
+    """
+    return Run(settings, store_of(settings.store).open(create=False), GRAPH)

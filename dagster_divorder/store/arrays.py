@@ -47,8 +47,8 @@ def pack(arrays: Mapping[str, np.ndarray], owner: str = "") -> bytes:
 
 def _hash(owner: str, name: str, dtype: Any, shape: Sequence[int], data: Any) -> str:
     """xxh3-128, in hex, of an array's bytes, name, dtype, shape and owner."""
-    about = repr((owner, name, np.dtype(dtype).str, tuple(shape)))
-    return xxhash.xxh3_128_hexdigest(data, seed=xxhash.xxh3_64_intdigest(about.encode()))
+    description = repr((owner, name, np.dtype(dtype).str, tuple(shape)))
+    return xxhash.xxh3_128_hexdigest(data, seed=xxhash.xxh3_64_intdigest(description.encode()))
 
 
 def compact(numbers: np.ndarray) -> np.ndarray:

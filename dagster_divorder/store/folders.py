@@ -189,28 +189,28 @@ class _HubFolder(Folder):
         return self._known_commit
 
     def entry(self, path: str) -> Entry:
-        asked = hub.dataset(path)
-        if not asked.path:
+        parsed = hub.dataset(path)
+        if not parsed.path:
             return "folder"
         with hub.explained(path):
             infos = hub.api().get_paths_info(
-                asked.name, [asked.path], revision=self._commit, repo_type="dataset"
+                parsed.name, [parsed.path], revision=self._commit, repo_type="dataset"
             )
         return self._entry(path, infos[0]) if infos else "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
         from huggingface_hub.errors import EntryNotFoundError
 
-        asked = hub.dataset(path)
+        parsed = hub.dataset(path)
         try:
             with hub.explained(path):
                 infos = hub.api().list_repo_tree(
-                    asked.name, asked.path or None, revision=self._commit, repo_type="dataset"
+                    parsed.name, parsed.path or None, revision=self._commit, repo_type="dataset"
                 )
-                named = {info.path.rpartition("/")[2]: info for info in infos}
+                by_name = {info.path.rpartition("/")[2]: info for info in infos}
         except EntryNotFoundError:
             return {}
-        return {name: self._entry(f"{path}/{name}", info) for name, info in named.items()}
+        return {name: self._entry(f"{path}/{name}", info) for name, info in by_name.items()}
 
     def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
         from huggingface_hub.hf_api import RepoFile

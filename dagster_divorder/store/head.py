@@ -104,12 +104,12 @@ class Head:
     def _read(self, patient: bool = True) -> None:
         obstore = load_extra("obstore")
 
-        known = {"if_none_match": self._tag["e_tag"]} if self._state and "e_tag" in self._tag else {}
+        condition = {"if_none_match": self._tag["e_tag"]} if self._state and "e_tag" in self._tag else {}
         objects = self._objects or connect(self.place, **({} if patient else {"retry_seconds": LOOK_SECONDS}))
         start = time.monotonic()
         try:
             with explained(self.place):
-                answer = obstore.get(objects, HEAD, options=known)
+                answer = obstore.get(objects, HEAD, options=condition)
                 self._keep(json_object(answer.bytes().to_bytes()), answer.meta)
         except obstore.exceptions.NotModifiedError:
             pass
@@ -179,13 +179,13 @@ class Head:
                 holder = state["lease"]
                 if not holder or time.monotonic() - self._changed_at > TTL:
                     lease = Lease(renewed=time.monotonic())
-                    mine = {
+                    new_lease = {
                         "holder": lease.holder,
                         "host": socket.gethostname(),
                         "process": os.getpid(),
                         "since": datetime.now(UTC).isoformat(timespec="seconds"),
                     }
-                    if self._put({**state, "lease": mine}):
+                    if self._put({**state, "lease": new_lease}):
                         self._lease = lease
                         threading.Thread(target=self._beat, args=[lease], daemon=True).start()
                         return lease

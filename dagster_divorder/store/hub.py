@@ -95,9 +95,9 @@ def commit_of(url: str) -> str:
     Raises:
         InputError: there is no such dataset or revision, or the Hub cannot be reached.
     """
-    asked = dataset(url)
+    parsed = dataset(url)
     with explained(url):
-        return str(api().dataset_info(asked.name, revision=asked.revision).sha)
+        return str(api().dataset_info(parsed.name, revision=parsed.revision).sha)
 
 
 def fetch(url: str, commit: str, start: int, end: int) -> bytes:
@@ -111,8 +111,8 @@ def fetch(url: str, commit: str, start: int, end: int) -> bytes:
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
-    asked = dataset(url)
-    at = hf_hub_url(asked.name, asked.path, repo_type="dataset", revision=commit, endpoint=api().endpoint)
+    parsed = dataset(url)
+    at = hf_hub_url(parsed.name, parsed.path, repo_type="dataset", revision=commit, endpoint=api().endpoint)
     try:
         with explained(url):
             answer = http_backoff(

@@ -246,8 +246,8 @@ def bucket(url: str) -> tuple[ObjectStore, str]:
     parts = urlsplit(url)
     # Keys of an object store are not quoted.
     key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
-    known = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
-    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), known), key.strip("/")
+    pairs = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
+    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), pairs), key.strip("/")
 
 
 @functools.lru_cache(maxsize=16)

@@ -103,12 +103,12 @@ def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
     for records, rows, arrays in files.at(view.documents, view.document_row):
         vectors = arrays["vectors"]
         if not begin:
-            about = {
+            header = {
                 "descr": vectors.dtype.str,
                 "fortran_order": False,
                 "shape": (len(view), vectors.shape[1]),
             }
-            np.lib.format.write_array_header_1_0(file, about)
+            np.lib.format.write_array_header_1_0(file, header)
             begin = file.tell()
         rising = np.argsort(records)
         for run in np.split(rising, np.flatnonzero(np.diff(records[rising]) != 1) + 1):

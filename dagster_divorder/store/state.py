@@ -206,8 +206,8 @@ def save_results(store: Store, stage: str, results: list[Result]) -> None:
 
 def keep_result(store: Store, stage: str, result: Result) -> None:
     """Add a result, in the place of an older one under its key."""
-    known = load_state(store).results.get(stage, [])
-    save_results(store, stage, [*(other for other in known if other.key != result.key), result])
+    results = load_state(store).results.get(stage, [])
+    save_results(store, stage, [*(other for other in results if other.key != result.key), result])
 
 
 def as_stored(values: Told) -> Told:

@@ -24,8 +24,8 @@ def balance(
     exhausted: Exhausted = "stop",
     seed: int = 0,
 ) -> Any:
-    """The examples of a stream, each once, in an order whose windows carry the mix: a balanced buffer in place
-    of a shuffle buffer. Or several streams in one, each with its share of every window.
+    """The examples of a stream, each once, in an order whose windows carry the mix: a balanced buffer in place of a
+    shuffle buffer. Or several streams in one, each with its share of every window.
 
     >>> stream = [{"source": source, "id": at} for at, source in enumerate("aaaaaabbbccc")]
     >>> "".join(example["source"] for example in balance(stream, by="source", buffer=12))
@@ -33,24 +33,24 @@ def balance(
     >>> "".join(balance({"web": "w" * 12, "code": "c" * 9}, target={"web": 0.75, "code": 0.25}))
     'wcwwwcwwwcwwwcww'
 
-    stream: any iterable; one that can be read again gives each epoch anew. Or a mapping from names to such streams.
-    by: what has to be balanced: a field, several, or a mapping from fields to weights above 0, to functions of an
-        example, or to pairs (function, weight). Nested fields are named by the way, such as "meta.source". Values are
-        labels (text, whole numbers, booleans; None and NaN are one), or lists of labels, which share the example's
-        tokens. Several streams have none: what is inside each is balanced by a `balance` of its own.
+    stream: any iterable, which each `iter` reads again if it can be; or a mapping from names to such streams.
+    by: the traits that are balanced: a field, several, or a mapping from fields to weights above 0, to functions of an
+        example, or to pairs (function, weight). Nested fields are named with dots, such as "meta.source". Values are
+        labels (text, whole numbers, booleans; None and NaN are one label), or lists of labels, which share the
+        example's tokens. Several streams take no `by`: each may be the result of its own `balance`.
     tokens: a field, or a function of an example; shares are then counted in tokens, else in examples.
-    buffer: examples held, C: nearer to the mix as it rises. No example waits for more than 8 C others.
-    target: "estimate", the shares of all that came so far; shares of values, {"web": 0.7, "code": 0.3}, by trait where
-        there are several; or the curated_meta.json of a run with mixing.weights. Of several streams: their shares,
-        which hold after every example to within the tokens of one.
-    exhausted: when one of several streams runs out: "stop"; "repeat", it begins anew; or "reweigh", the others share
-        its part.
+    buffer: the examples held, C: as it rises, windows are nearer to the mix. No example waits for more than 8 C others.
+    target: "estimate", the shares of all examples so far; shares of values, {"web": 0.7, "code": 0.3}, by trait if
+        there are several; or the curated_meta.json of a run with mixing.weights. For several streams: their shares,
+        which hold after every example to within the tokens of one example.
+    exhausted: if one of several streams runs out: "stop"; "repeat", it begins anew; or "reweigh", the others take over
+        its share.
     seed: of the order of equal examples; the same stream and arguments give the same order.
 
     The result has `state_dict` and `load_state_dict`, exact to the example, and `set_epoch`; it can be pickled. A
-    `datasets.IterableDataset` gives one; a `datasets.Dataset` too, though `reorder`, which sees all of it, orders it
-    better. Where a stream is a torch `IterableDataset` the result is one. In the workers of a DataLoader, and on each
-    rank, the part that the stream gives there is balanced.
+    `datasets.IterableDataset` gives one. So does a `datasets.Dataset`, though `reorder`, which sees all rows, orders it
+    better. If a stream is a torch `IterableDataset`, the result is one too. In the workers of a DataLoader, and on each
+    rank, the stream's part there is balanced.
 
     Raises:
         InputError: an argument cannot be used; while iterating: an example lacks a field, or has a value that is no
@@ -63,9 +63,9 @@ def balance(
                 "Take one, stream['...'], or balance each, then mix: balance({'web': balance(web, by=...), ...}, "
                 "target={'web': 0.7, ...})"
             )
-        streams = {name: _readable(one) for name, one in stream.items()}
+        streams = {name: _readable(part) for name, part in stream.items()}
         plan = make_plan(streams, target, tokens, exhausted)
-        if any(_is_of("torch.utils.data", "IterableDataset", one) for one in streams.values()):
+        if any(_is_of("torch.utils.data", "IterableDataset", part) for part in streams.values()):
             from dagster_divorder.streams.torch_streams import MixedDataset
 
             return MixedDataset(plan)
@@ -90,9 +90,8 @@ def balance(
 
 
 def _is_of(module: str, name: str, stream: Any) -> bool:
-    """Whether it is of a class of a package that is loaded; where it is not, nothing is of that class."""
-    class_ = getattr(sys.modules.get(module), name, None)
-    return class_ is not None and isinstance(stream, class_)
+    """Whether a stream is of a class of a module, without loading the module."""
+    return isinstance(stream, getattr(sys.modules.get(module), name, ()))
 
 
 def _readable(stream: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Arguments of `balance`, checked once: what `by`, `tokens` and `target` may be."""
+"""Checks of the arguments of `balance`: `by`, `tokens`, `target` and the numbers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ By = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, Any]
 Target = str | Path | Mapping[str, Any]
 
 LARGEST_BUFFER = 1 << 20
-_NONE = object()
 SUM_TOLERANCE = 0.01
+_LACKING = object()
 
 
 def make_recipe(
@@ -38,7 +38,7 @@ def make_recipe(
 
 
 def count_of(tokens: str | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
-    """From an example to its tokens; None: examples are counted."""
+    """A function from an example to its tokens, or None if examples are counted."""
     if tokens is not None and not isinstance(tokens, str) and not callable(tokens):
         raise InputError(
             f"tokens is {tokens!r}; expected the name of a field with the number of tokens, or a function of an example"
@@ -47,31 +47,31 @@ def count_of(tokens: str | Callable[[Any], int] | None) -> Callable[[Any], int] 
 
 
 def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
-    """Trait -> (from an example to its value, weight)."""
+    """Trait -> (function from an example to its value, weight)."""
     if callable(by):
         return {getattr(by, "__name__", "by"): (by, 1.0)}
-    named = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by, 1.0)
-    if not named:
+    by_name = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by, 1.0)
+    if not by_name:
         raise InputError(
             "by is empty; expected a field of the examples, such as 'source', or a function of an example"
         )
     readers = {}
-    for name, what in named.items():
+    for name, entry in by_name.items():
         if not isinstance(name, str):
             raise InputError(f"by names {name!r}; expected the name of a field")
-        read, weight = what if isinstance(what, tuple) and len(what) == 2 else (what, 1.0)
+        read, weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
         if not callable(read):
             read, weight = Field(name), read
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise InputError(
-                f"by[{name!r}] is {what!r}; expected a weight above 0, a function of an example, or a pair of both"
+                f"by[{name!r}] is {entry!r}; expected a weight above 0, a function of an example, or a pair of both"
             )
         readers[name] = (read, float(weight))
     return readers
 
 
 class Field:
-    """Reads a field of an example, as `core.fields` names it; None where what holds it is null."""
+    """Reads a field of an example by its name in `core.fields`; None if one of its parents is null."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,30 +81,24 @@ class Field:
             return example[self.name]
         except (KeyError, TypeError, IndexError):
             if not isinstance(example, Mapping):
-                raise InputError(_missing(self.name, example)) from None
-        value = value_at(example, self.name, _NONE)
-        if value is not _NONE:
+                raise InputError(
+                    f"an example is of type {type(example).__name__}, which has no field {self.name!r}; expected a "
+                    f"dict, or give a function of an example: by={{{self.name!r}: lambda example: ...}}"
+                ) from None
+        value = value_at(example, self.name, _LACKING)
+        if value is not _LACKING:
             return value
-        if any(value_at(example, parent, _NONE) is None for parent, _ in ways(self.name)):
+        if any(value_at(example, parent, _LACKING) is None for parent, _ in ways(self.name)):
             return None
-        raise InputError(_missing(self.name, example))
-
-
-def _missing(name: str, example: Any) -> str:
-    if not isinstance(example, Mapping):
-        return (
-            f"an example is of type {type(example).__name__}, which has no field {name!r}; expected a dict, or give a "
-            f"function of an example: by={{{name!r}: lambda example: ...}}"
+        keys = [str(key) for key in example]
+        raise InputError(
+            f"an example has no field {self.name!r}; it has {', '.join(map(repr, keys[:20])) or 'none'}"
+            f"{nearest(self.name, keys)}. If only some examples have it, give a function of an example that covers all"
         )
-    keys = [str(key) for key in example]
-    return (
-        f"an example has no field {name!r}; it has {', '.join(map(repr, keys[:20])) or 'none'}{nearest(name, keys)}. "
-        "Where some lack it, give a function that says what they are"
-    )
 
 
 def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
-    """Shares by trait; traits that are not in it are estimated."""
+    """Target shares by trait; the shares of other traits are estimated."""
     if isinstance(target, str) and target == "estimate":
         return {}
     if isinstance(target, str | Path):
@@ -118,22 +112,20 @@ def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
     if by_trait and not any(isinstance(shares, Mapping) for shares in by_trait.values()):
         if len(names) > 1:
             raise InputError(
-                f"target names shares of values, and by names {len(names)} traits; say which they are of, such as "
-                f"target={{{names[0]!r}: {{...}}}}"
+                f"target names shares of values, and by names {len(names)} traits; name the trait of the shares, such "
+                f"as target={{{names[0]!r}: {{...}}}}"
             )
         by_trait = {names[0]: by_trait}
-    return {_known(trait, names): shares_of(trait, shares) for trait, shares in by_trait.items()}
-
-
-def _known(trait: Any, names: list[str]) -> str:
-    if trait not in names:
-        raise InputError(
-            f"target names {trait!r}, which by does not; it names {', '.join(names)}{nearest(str(trait), names)}"
-        )
-    return str(trait)
+    for trait in by_trait:
+        if trait not in names:
+            raise InputError(
+                f"target names {trait!r}, which by does not; it names {', '.join(names)}{nearest(str(trait), names)}"
+            )
+    return {trait: shares_of(trait, shares) for trait, shares in by_trait.items()}
 
 
 def shares_of(trait: str, shares: Any) -> dict[str, float]:
+    """The shares of a trait's values by label, scaled to sum to 1 exactly. InputError if they are no shares."""
     if not isinstance(shares, Mapping) or not shares:
         raise InputError(f"the target of {trait!r} is {shares!r}; expected a share for each value")
     for value, share in shares.items():
@@ -148,7 +140,7 @@ def shares_of(trait: str, shares: Any) -> dict[str, float]:
 
 
 def of_manifest(path: Path) -> dict[str, dict[str, float]]:
-    """The shares that a run has mixed, of its curated_meta.json."""
+    """The shares of a run's mix, by trait, from its curated_meta.json. InputError if it has none."""
     try:
         mixing = json.loads(path.read_bytes()).get("mixing")
     except (OSError, ValueError, AttributeError) as error:

@@ -1,7 +1,7 @@
-"""balance: a stream through a buffer that hands out, of the examples that it holds, the one which keeps the mix.
+"""balance: a stream through a buffer that hands out, among the examples that it holds, the one that keeps the mix.
 
-The buffer is `core.order.balanced_buffer`; here examples become its rows. A trait is what `by` tells of an example: a
-label, or a list of labels that share its tokens. Shares are counted in tokens, or in examples.
+The buffer is `core.order.balanced_buffer`; here examples become its rows. A trait of an example is the value that `by`
+gives it: a label, or a list of labels that share its tokens. Shares are counted in tokens, or in examples.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Example = TypeVar("Example")
 Yielded = TypeVar("Yielded", covariant=True)
 
 BLOCK = 64
-"""Examples that are read together, so that the kernel's call costs each of them little."""
+"""Examples that are read together, so that each pays little for the kernel's call."""
 
 MAX_VALUES = 1000
-"""Values of a trait; the others that come are one more, "(other)"."""
+"""Most values of a trait; all later ones become the value "(other)"."""
 
 STATE_VERSION = 1
 
 
 class Trait(NamedTuple):
-    """`read`: from an example to its value, or list of values. `target`: the share of each value, or None: of what has
-    come so far."""
+    """read: from an example to its value, or list of values. target: the share of each value; None for the shares of
+    all examples so far."""
 
     name: str
     read: Callable[[Any], Any]
@@ -50,7 +50,7 @@ class Recipe(NamedTuple):
     seed: int
 
 
-class Rows(NamedTuple):
+class CsrRows(NamedTuple):
     """CSR rows of examples: indptr int64 (n + 1,), indices int32 and data float64 (entries,)."""
 
     indptr: np.ndarray
@@ -59,7 +59,8 @@ class Rows(NamedTuple):
 
 
 class Values:
-    """Numbers of the values of all traits, given as they come. The first NORM_CLASSES are those of the rows' norms."""
+    """Numbers of the values of all traits, in the order in which they appear. The first NORM_CLASSES numbers belong to
+    the rows' norms."""
 
     def __init__(self, traits: tuple[Trait, ...]) -> None:
         from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
@@ -90,15 +91,15 @@ class Values:
         return number
 
     def numbers_of(self, group: int, value: Any) -> list[int]:
-        """One for each of the labels that a value is."""
-        if hasattr(value, "tolist"):  # an array, a tensor, or a scalar of one
+        """The numbers of a value's labels."""
+        if hasattr(value, "tolist"):  # an array, a tensor, or a scalar of either
             value = value.tolist()
         labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         return [self.number(group, label_of(self.traits[group].name, label)) for label in labels or [None]]
 
 
 def label_of(name: str, value: Any) -> str:
-    """A value as text; None and NaN are a value of their own."""
+    """A value as text; None and NaN are one value of their own. InputError if it is no label."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -123,7 +124,7 @@ def label_of(name: str, value: Any) -> str:
 
 
 class Passage(Generic[Example]):
-    """Examples go in as they come, and come out in the order of the buffer."""
+    """Takes examples in the stream's order and gives them in the order of the buffer."""
 
     def __init__(self, recipe: Recipe) -> None:
         from dagster_divorder.core.kernels.order_buffer import BufferMix
@@ -147,12 +148,12 @@ class Passage(Generic[Example]):
 
     @property
     def entered(self) -> int:
-        """Examples that have come."""
+        """Number of examples that have come in."""
         return int(self.sums.counts[0])
 
     def push(self, examples: list[Example], ended: bool = False) -> list[int]:
-        """Numbers of the examples that go, counted as they came; all that are held, where the stream has `ended`. They
-        are taken out of `examples` by who hands them on."""
+        """Places in the stream of the examples that go out next, of all that are held if the stream has `ended`. The
+        caller takes them out of `self.examples`."""
         from dagster_divorder.core.kernels.order_buffer import pass_through
 
         rows = self._rows(examples)
@@ -170,7 +171,7 @@ class Passage(Generic[Example]):
         )
         return out[:going].tolist()
 
-    def _rows(self, examples: list[Example]) -> Rows:
+    def _rows(self, examples: list[Example]) -> CsrRows:
         traits = self.recipe.traits
         values, amounts = self.values, np.ones(len(examples))
         if self.recipe.tokens is not None:
@@ -199,37 +200,39 @@ class Passage(Generic[Example]):
             for amount, row in zip(amounts.tolist(), zip(*columns, strict=True), strict=True):
                 for number in row:
                     labels = number if isinstance(number, list) else [number]
-                    part = amount / len(labels)
-                    entries += [(label, part * labels.count(label)) for label in dict.fromkeys(labels)]
+                    share = amount / len(labels)
+                    entries += [(label, share * labels.count(label)) for label in dict.fromkeys(labels)]
                 ends.append(len(entries))
             indices = np.array([label for label, _ in entries], np.int32)
-            data = np.array([part for _, part in entries])
+            data = np.array([share for _, share in entries])
             indptr = np.array(ends)
         self._make_room(int(np.diff(indptr).max(initial=0)))
-        return Rows(indptr, indices, data)
+        return CsrRows(indptr, indices, data)
 
     def _make_room(self, entries: int) -> None:
-        """For the values that there are now, and rows of so many entries."""
+        """Grows the arrays for the values known now, and for rows of so many entries."""
         values = len(self.values.groups)
-        if more := values - len(self.mix.groups):
+        if new_values := values - len(self.mix.groups):
             self.mix = self.mix._replace(
                 groups=np.array(self.values.groups, np.int32), target=np.array(self.values.targets)
             )
             grown = {
-                name: np.pad(getattr(self.sums, name), (0, more)) for name in ("deviation", "seen", "held")
+                name: np.pad(getattr(self.sums, name), (0, new_values))
+                for name in ("deviation", "seen", "held")
             }
             self.sums = self.sums._replace(**grown)
-        if (more := entries + 1 - self.slots.value.shape[1]) > 0:
+        if (new_entries := entries + 1 - self.slots.value.shape[1]) > 0:
             wider = {
-                name: np.pad(getattr(self.slots, name), ((0, 0), (0, more))) for name in ("value", "amount")
+                name: np.pad(getattr(self.slots, name), ((0, 0), (0, new_entries)))
+                for name in ("value", "amount")
             }
             self.slots = self.slots._replace(**wider)
 
     def state(self) -> dict[str, Any]:
-        """All but the examples that are held, as plain numbers and lists; see `resume`."""
+        """All but the held examples, as plain numbers and lists; see `resume`."""
         from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
 
-        held = np.argsort(self.slots.number[: self.sums.counts[0] - self.sums.counts[1]])
+        by_number = np.argsort(self.slots.number[: self.sums.counts[0] - self.sums.counts[1]])
         groups = len(self.recipe.traits)
         names: list[tuple[int, str]] = [(0, "")] * (len(self.values.groups) - NORM_CLASSES)
         for group, numbers in enumerate(self.values.numbers):
@@ -238,9 +241,9 @@ class Passage(Generic[Example]):
         return {
             "arguments": self._arguments(),
             "values": [list(name) for name in names],
-            "held": self.slots.number[held].tolist(),
-            "norms": self.slots.norm[held].tolist(),
-            "norm_amounts": self.slots.lengths[held, groups].tolist(),
+            "held": self.slots.number[by_number].tolist(),
+            "norms": self.slots.norm[by_number].tolist(),
+            "norm_amounts": self.slots.lengths[by_number, groups].tolist(),
             "sums": {name: array.tolist() for name, array in self.sums._asdict().items()},
         }
 
@@ -249,32 +252,32 @@ class Passage(Generic[Example]):
         return {"by": [trait.name for trait in recipe.traits], "buffer": recipe.buffer, "seed": recipe.seed}
 
     def resume(self, state: Mapping[str, Any], examples: Mapping[int, Example]) -> None:
-        """As it was when `state` was taken. examples: those that were held, and those that were to go, by number.
+        """Restores a `state`. examples: by number, those that were held and those that had still to go out.
 
         Raises:
-            InputError: it is of another buffer, seed or traits.
+            InputError: the state has another buffer, seed or traits.
         """
         theirs, ours = state["arguments"], self._arguments()
         if changed := [
             f"{name} was {theirs[name]}, is {ours[name]}" for name in ours if theirs[name] != ours[name]
         ]:
             raise InputError(
-                f"the state is of other arguments of balance: {'; '.join(changed)}; expected the ones that it was "
-                "saved with"
+                f"the state was saved with other arguments of balance: {'; '.join(changed)}; expected the same "
+                "arguments"
             )
         for group, name in state["values"]:
             self.values.number(group, name)
         self.examples.update(examples)
-        held = state["held"]
-        rows = self._rows([examples[number] for number in held])
-        for slot in range(len(held)):
+        numbers = state["held"]
+        rows = self._rows([examples[number] for number in numbers])
+        for slot, number in enumerate(numbers):
             row = slice(rows.indptr[slot], rows.indptr[slot + 1])
             indices, data = rows.indices[row], rows.data[row]
             lengths = np.bincount(self.mix.groups[indices], data, self.slots.lengths.shape[1])
             if (norm := state["norms"][slot]) >= 0:
                 lengths[-1] = amount = state["norm_amounts"][slot]
                 indices, data = np.append(indices, norm), np.append(data, amount)
-            self.slots.number[slot], self.slots.norm[slot] = held[slot], norm
+            self.slots.number[slot], self.slots.norm[slot] = number, norm
             self.slots.entries[slot] = len(indices)
             self.slots.value[slot, : len(indices)] = indices
             self.slots.amount[slot, : len(data)] = data
@@ -285,50 +288,51 @@ class Passage(Generic[Example]):
 
 
 def token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarray:
+    """Tokens of each example, float64 (n,). InputError if one is no number of 0 or more."""
     counts = [tokens(example) for example in examples]
     try:
         amounts = np.array(counts, np.float64)
     except (TypeError, ValueError):
         amounts = np.array([math.nan])
     if amounts.shape != (len(examples),) or not ((amounts >= 0) & np.isfinite(amounts)).all():
-        wrong = next(count for count in counts if not _is_count(count))
+        wrong = next(
+            count
+            for count in counts
+            if not (isinstance(count, int | float | np.number) and 0 <= count < math.inf)
+        )
         raise InputError(f"tokens of an example are {wrong!r}; expected a number of tokens, 0 or more")
     return amounts
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and bool(0 <= value < math.inf)
-
-
 class Snapshot(NamedTuple):
-    """Where the stream can be read on from: after `position` examples; `state`: the stream's own, or None."""
+    """A place from which the stream can be read on: after `position` examples. state: the stream's own, or None."""
 
     position: int
     state: Any
 
 
 def begin(stream: Iterable[Example], state: Any) -> Iterator[Example]:
-    """Read a stream from where it was when `state_of` gave this state; None: from its first example."""
-    keeps = hasattr(stream, "load_state_dict")
-    if keeps and (state is not None or hasattr(stream, "_starting_state_dict")):
-        # datasets' streams begin each later pass, too, at the state that they have loaded; None takes it away.
+    """Reads a stream from a state that `state_of` gave, or, for None, from its first example."""
+    loads = hasattr(stream, "load_state_dict")
+    if loads and (state is not None or hasattr(stream, "_starting_state_dict")):
+        # Streams of `datasets` begin every later pass at a loaded state, too; None removes it.
         stream.load_state_dict(state)  # type: ignore[attr-defined]
     source = iter(stream)
-    if state is not None and not keeps:
+    if state is not None and not loads:
         source.load_state_dict(state)  # type: ignore[attr-defined]
     return source
 
 
 def state_of(stream: Iterable[Any], source: Iterator[Any]) -> Any:
     """The state of a stream, or else of its iterator; None if neither has one."""
-    for one in (stream, source):
-        if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
-            return deepcopy(one.state_dict())
+    for stateful in (stream, source):
+        if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
+            return deepcopy(stateful.state_dict())
     return None
 
 
 class Pass(Protocol[Yielded]):
-    """One pass over what is balanced."""
+    """One pass over a stream, or over several."""
 
     def __iter__(self) -> Iterator[Yielded]: ...
 
@@ -336,7 +340,7 @@ class Pass(Protocol[Yielded]):
 
 
 class Resumable(Generic[Example]):
-    """A stream whose passes can be stopped and gone on with."""
+    """A stream whose passes can be stopped and resumed."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -344,7 +348,7 @@ class Resumable(Generic[Example]):
         self._state: Mapping[str, Any] | None = None
 
     def _read(self, state: Mapping[str, Any] | None) -> Pass[Example]:
-        """A pass that begins at a state; None: at the first example."""
+        """A pass that begins at a state, or, for None, at the first example."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Example]:
@@ -353,21 +357,21 @@ class Resumable(Generic[Example]):
         return iter(self._reading)
 
     def set_epoch(self, epoch: int) -> None:
-        """Equal examples come in another order in each epoch. Streams that have `set_epoch` are told."""
+        """Sets the epoch: each has another order of equal examples. Streams with `set_epoch` are told."""
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last `iter` is, as numbers, text and lists beside the stream's own state: no example is in it."""
+        """The position of the last `iter`: numbers, text and lists beside the stream's own state, without examples."""
         if self._reading is None:
             return dict(self._state or {"version": STATE_VERSION, "epoch": self.epoch})
         return {"epoch": self.epoch, **self._reading.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter` goes on there, exactly if the stream gives what it gave. The stream is read from the oldest
-        example that was held, by its own state where it has one, else by counting.
+        """The next `iter` goes on at a state, exactly if the stream gives the same examples again. The stream is read
+        from the oldest held example on, by its own state if it has one, else by counting.
 
         Raises:
-            InputError: the state is of another version.
+            InputError: the state has another version.
         """
         if state.get("version") != STATE_VERSION:
             raise InputError(
@@ -378,12 +382,12 @@ class Resumable(Generic[Example]):
         self.set_epoch(state["epoch"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the pass that is going on: a copy begins where `iter` would."""
+        """Without the current pass: a copy begins where `iter` would."""
         return {**self.__dict__, "_reading": None}
 
 
 class Balanced(Resumable[Example]):
-    """A stream in the order of a balanced buffer; each `iter` reads it anew. See `balance`."""
+    """A stream in the order of a balanced buffer; each `iter` reads it again. See `balance`."""
 
     def __init__(self, stream: Iterable[Example], recipe: Recipe) -> None:
         super().__init__()
@@ -399,20 +403,15 @@ class Balanced(Resumable[Example]):
 
 
 def shifted(recipe: Recipe, epoch: int) -> Recipe:
-    return recipe._replace(seed=epoch_seed(recipe.seed, epoch))
-
-
-def epoch_seed(seed: int, epoch: int) -> int:
-    """Another seed for each epoch, below 2**63; the first has the seed itself."""
-    return (
-        seed
-        if epoch == 0
-        else int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
-    )
+    """The recipe of an epoch: each but the first has another seed, below 2**63."""
+    if epoch == 0:
+        return recipe
+    state = np.random.SeedSequence([recipe.seed, epoch]).generate_state(1, np.uint64)
+    return recipe._replace(seed=int(state[0] >> 1))
 
 
 class StreamPass(Generic[Example]):
-    """One pass over a stream: what was read, what is held, what is to go."""
+    """One pass over a stream. going: numbers of the examples that go out next; handed: how many of them went."""
 
     def __init__(
         self, stream: Iterable[Example], recipe: Recipe, state: Mapping[str, Any] | None = None
@@ -421,15 +420,13 @@ class StreamPass(Generic[Example]):
         self.passage: Passage[Example] = Passage(recipe)
         self.going: list[int] = []
         self.handed = 0
-        self.snapshots: deque[Snapshot] = deque()
+        # Not by `state_of`: a stream may give an old state until its first example is read.
+        self.snapshots = deque([Snapshot(0, None)])
         self.ended = False
         if state and "passage" in state:
             self._resume(state)
         else:
             self.source = begin(stream, None)
-
-    def _snapshot(self, position: int) -> None:
-        self.snapshots.append(Snapshot(position, state_of(self.stream, self.source)))
 
     def __iter__(self) -> Iterator[Example]:
         passage, every = self.passage, self.passage.recipe.buffer
@@ -442,15 +439,15 @@ class StreamPass(Generic[Example]):
             if self.ended:
                 return
             self.going, self.handed = [], 0
-            if not self.snapshots or passage.entered - self.snapshots[-1].position >= every:
-                self._snapshot(passage.entered)
+            if passage.entered - self.snapshots[-1].position >= every:
+                self.snapshots.append(Snapshot(passage.entered, state_of(self.stream, self.source)))
                 self._forget()
             block = list(islice(self.source, block_size))
             self.ended = len(block) < block_size
             self.going = passage.push(block, self.ended)
 
     def _forget(self) -> None:
-        """Snapshots that nothing which is held, or is to go, needs."""
+        """Drops snapshots that no example which is held or still to go needs."""
         first = min(self.passage.examples, default=self.passage.entered)
         while len(self.snapshots) > 1 and self.snapshots[1].position <= first:
             self.snapshots.popleft()
@@ -458,11 +455,10 @@ class StreamPass(Generic[Example]):
     def state(self) -> dict[str, Any]:
         """See `Balanced.state_dict`."""
         self._forget()
-        snapshot = self.snapshots[0] if self.snapshots else Snapshot(0, None)
         return {
             "version": STATE_VERSION,
-            "position": snapshot.position,
-            "source": snapshot.state,
+            "position": self.snapshots[0].position,
+            "source": self.snapshots[0].state,
             "read": self.passage.entered,
             "going": self.going[self.handed :],
             "ended": self.ended,
@@ -471,10 +467,10 @@ class StreamPass(Generic[Example]):
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         position, source = state["position"], state["source"]
+        self.snapshots = deque([Snapshot(position, source)])
         self.source = begin(self.stream, source)
         if source is None:
             next(islice(self.source, position, position), None)
-        self._snapshot(position)
         wanted = {*state["going"], *state["passage"]["held"]}
         examples = {
             number: example

@@ -1,7 +1,7 @@
-"""balance for `datasets`: as `IterableDataset.shuffle`, with the balanced buffer in place of the random one.
+"""balance for `datasets`: like `IterableDataset.shuffle`, with the balanced buffer in place of the random one.
 
-The order of the shards is drawn, and several are read at a time, as `shuffle` does it. Imported only where the stream
-is one of `datasets`, so that nothing else needs that package.
+As in `shuffle`, the order of the shards is random and several are read at a time. This module is imported only for a
+stream of `datasets`, so that no other stream needs that package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dagster_divorder.streams.arguments import Field
 from dagster_divorder.streams.balancing import BLOCK, Recipe, StreamPass, shifted
 
 OPEN_SHARDS = 10
-"""Shards that are read at a time, at most: as many as `shuffle` reads."""
+"""Most shards that are read at a time, as in `shuffle`."""
 
 ROWS = 256
 """Rows of a table that become Python objects together."""
@@ -41,7 +41,7 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
         InputError: `by` or `tokens` names no column.
     """
     if isinstance(stream, Dataset):
-        empty = not len(stream)  # which to_iterable_dataset refuses
+        empty = not len(stream)  # to_iterable_dataset refuses an empty one
         columns = stream.features
         stream = (
             IterableDataset.from_generator(list, features=columns) if empty else stream.to_iterable_dataset()
@@ -59,7 +59,7 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
         open_shards = 1
     typed = features is not None and not any(map(require_decoding, features.values()))
     if typed and not (examples.is_typed and examples.features == features):
-        # Rows get all their columns; a picture is better held as it is stored.
+        # Rows get all their columns; the buffer holds pictures as they are stored.
         examples = FormattedExamplesIterable(examples, None, features, stream._token_per_repo_id)
     return IterableDataset(
         BalancedExamples(examples, recipe, open_shards, features if typed else None),
@@ -74,8 +74,8 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
 class BalancedExamples(_BaseExamplesIterable):
     """The examples of an iterable in the order of a balanced buffer.
 
-    The state holds a state of the reading, as text, since it is copied more often than it changes, and the number of
-    examples that have gone since. It changes every C examples; a resumed reading goes through those once more.
+    The state holds the state of the reading, as text, since it is copied more often than it changes, and the number of
+    examples since then. It changes every C examples; a resumed reading reads these again.
     """
 
     def __init__(
@@ -136,21 +136,21 @@ class BalancedExamples(_BaseExamplesIterable):
 
 
 class _Shards:
-    """The examples of an iterable, without keys: one of each part of its shards in turn."""
+    """The examples of an iterable, without keys, from up to `most` groups of its shards in turn."""
 
     def __init__(self, ex_iterable: _BaseExamplesIterable, most: int) -> None:
-        parts = min(most, ex_iterable.num_shards)
-        self.parts = [
-            _Part(ex_iterable.shard_data_sources(parts, at) if parts > 1 else ex_iterable)
-            for at in range(max(1, parts))
+        count = min(most, ex_iterable.num_shards)
+        self.groups = [
+            _ShardGroup(ex_iterable.shard_data_sources(count, at) if count > 1 else ex_iterable)
+            for at in range(max(1, count))
         ]
         self.turn = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if len(self.parts) == 1:
-            yield from self.parts[0]
+        if len(self.groups) == 1:
+            yield from self.groups[0]
             return
-        readers = dict(enumerate(map(iter, self.parts)))
+        readers = dict(enumerate(map(iter, self.groups)))
         while readers:
             for at in [at for at in readers if at >= self.turn]:
                 self.turn = at + 1
@@ -161,27 +161,28 @@ class _Shards:
             self.turn = 0
 
     def state_dict(self) -> dict[str, Any] | None:
-        """None, so that a resumed stream is counted from its beginning, where the state of `datasets` is not exact."""
-        if any(_is_shuffled(part.ex_iterable) for part in self.parts):
+        """None if the state of `datasets` is not exact; a resumed stream is then counted from its beginning."""
+        if any(_is_shuffled(group.ex_iterable) for group in self.groups):
             return None
-        return {"parts": [part.state_dict() for part in self.parts], "turn": self.turn}
+        return {"parts": [group.state_dict() for group in self.groups], "turn": self.turn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for part, its in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(its)
+        for group, group_state in zip(self.groups, state["parts"], strict=True):
+            group.load_state_dict(group_state)
         self.turn = state["turn"]
 
 
 def _is_shuffled(ex_iterable: _BaseExamplesIterable) -> bool:
-    """Whether examples go through a shuffle buffer, whose state lacks what the buffer holds."""
+    """Whether examples go through a shuffle buffer, whose state lacks the examples in the buffer."""
     below = getattr(ex_iterable, "ex_iterables", None) or [getattr(ex_iterable, "ex_iterable", None)]
     return isinstance(ex_iterable, BufferShuffledExamplesIterable) or any(
         map(_is_shuffled, filter(None, below))
     )
 
 
-class _Part:
-    """The examples of some shards. Of tables the state is the one before the last, and how many of its rows came."""
+class _ShardGroup:
+    """The examples of some shards. For shards of tables the state is the one before the current table, with the number
+    of its rows that came."""
 
     def __init__(self, ex_iterable: _BaseExamplesIterable) -> None:
         self.ex_iterable = ex_iterable

@@ -1,12 +1,12 @@
 """Several streams in one, each with its share of the tokens in every window.
 
-Letters: K streams, S tokens handed out, T_k of them of stream k, p_k its share.
+Letters: K streams, S tokens handed out, T_k of them from stream k, p_k its share, l_k the tokens of its next example.
 
-The stream that comes next is, of those that are not ahead of their share (T_k <= p_k S), the one whose next example of
-l_k tokens would end first if each stream had its own line with p_k of the speed: least (T_k + l_k) / p_k (worst-case
-fair weighted fair queueing, Bennett and Zhang 1996).
+The next example comes from a stream that is not ahead of its share (T_k <= p_k S). Among these it comes from the one
+with the least (T_k + l_k) / p_k, the time at which its next example would end if each stream had a line of its own with
+p_k of the speed (worst-case fair weighted fair queueing, Bennett and Zhang 1996).
 
-Guarantee: after every example, each T_k is within one example's tokens, the longest's, of p_k S; nothing is drawn.
+Guarantee: after every example, |T_k - p_k S| is at most the tokens of the longest example; nothing is random.
 Cost: O(K) an example; one example of each stream is read ahead.
 """
 
@@ -33,10 +33,10 @@ from dagster_divorder.streams.balancing import (
 Exhausted = Literal["stop", "repeat", "reweigh"]
 
 SNAPSHOT = 1024
-"""Examples of a stream between two of its states that are kept; a resumed stream reads up to so many again."""
+"""Examples of a stream between two kept states; a resumed stream reads up to so many again."""
 
 
-class Part(NamedTuple):
+class NamedStream(NamedTuple):
     """A stream and its share, above 0."""
 
     name: str
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    parts: tuple[Part, ...]
+    streams: tuple[NamedStream, ...]
     tokens: Callable[[Any], int] | None
     exhausted: Exhausted
 
@@ -90,12 +90,12 @@ def make_plan(
                 "'reweigh'"
             )
     shares = shares_of("streams", target)
-    parts = tuple(Part(name, stream, shares[name]) for name, stream in streams.items())
-    return Plan(parts, count_of(tokens), exhausted)
+    named = tuple(NamedStream(name, stream, shares[name]) for name, stream in streams.items())
+    return Plan(named, count_of(tokens), exhausted)
 
 
 class Mixed(Resumable[Example]):
-    """Streams as one; each `iter` reads them anew. See `balance`."""
+    """Streams as one; each `iter` reads them again. See `balance`."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -106,9 +106,9 @@ class Mixed(Resumable[Example]):
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        for part in self.plan.parts:
-            if hasattr(part.stream, "set_epoch"):
-                part.stream.set_epoch(epoch)
+        for named in self.plan.streams:
+            if hasattr(named.stream, "set_epoch"):
+                named.stream.set_epoch(epoch)
 
 
 class Mixing(Generic[Example]):
@@ -117,12 +117,10 @@ class Mixing(Generic[Example]):
     def __init__(self, plan: Plan, epoch: int, state: Mapping[str, Any] | None = None) -> None:
         self.exhausted = plan.exhausted
         states = (state or {}).get("streams", {})
-        if states and set(states) != {part.name for part in plan.parts}:
-            raise InputError(
-                f"the state is of the streams {', '.join(states)}; expected "
-                f"{', '.join(part.name for part in plan.parts)}"
-            )
-        self.lines = [Line(part, plan.tokens, epoch, states.get(part.name)) for part in plan.parts]
+        names = [named.name for named in plan.streams]
+        if states and set(states) != set(names):
+            raise InputError(f"the state is of the streams {', '.join(states)}; expected {', '.join(names)}")
+        self.lines = [Line(named, plan.tokens, epoch, states.get(named.name)) for named in plan.streams]
 
     def __iter__(self) -> Iterator[Example]:
         waiting = [line for line in self.lines if line.share]
@@ -138,9 +136,9 @@ class Mixing(Generic[Example]):
                     waiting.remove(line)
                     if not waiting:
                         return
-                    rest = math.fsum(other.share for other in waiting)
+                    remaining = math.fsum(other.share for other in waiting)
                     for other in waiting:
-                        other.share /= rest
+                        other.share /= remaining
                         other.behind += other.share * line.behind
                     line.share = line.behind = 0.0
                     break
@@ -153,21 +151,25 @@ class Mixing(Generic[Example]):
 
     def state(self) -> dict[str, Any]:
         """See `Resumable.state_dict`."""
-        return {"version": STATE_VERSION, "streams": {line.part.name: line.state() for line in self.lines}}
+        return {"version": STATE_VERSION, "streams": {line.name: line.state() for line in self.lines}}
 
 
 class Line:
-    """A stream as it is read. share: its part of the tokens from now on, 0 once it is over. behind: p_k S - T_k."""
+    """A stream that is being read.
+
+    share: its part of the tokens from now on, 0 once it has ended. behind: p_k S - T_k. passes: completed ones. gone:
+    examples since `snapshot`. handed: tokens of this pass that went out. ahead: the next example, of `length` tokens.
+    """
 
     def __init__(
         self,
-        part: Part,
+        named: NamedStream,
         tokens: Callable[[Any], int] | None,
         epoch: int,
         state: Mapping[str, Any] | None,
     ) -> None:
-        self.part, self.tokens, self.epoch = part, tokens, epoch
-        self.share, self.behind = part.share, 0.0
+        self.name, self.stream, self.share = named
+        self.tokens, self.epoch, self.behind = tokens, epoch, 0.0
         self.passes = self.gone = 0
         self.handed = 0.0
         self.snapshot: Any = None
@@ -182,36 +184,36 @@ class Line:
         skipped = sum(1 for _ in islice(self.source, self.gone))
         if skipped < self.gone:
             raise InputError(
-                f"the stream {part.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when "
+                f"the stream {self.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when "
                 "the state was saved; expected the same stream"
             )
 
     def _begin(self) -> None:
-        if self.passes and hasattr(self.part.stream, "set_epoch"):
-            self.part.stream.set_epoch(self.epoch + self.passes)
-        self.source = begin(self.part.stream, self.snapshot)
+        if self.passes and hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(self.epoch + self.passes)
+        self.source = begin(self.stream, self.snapshot)
 
     def begin_anew(self) -> None:
-        """The next pass over the stream, as another epoch where it has epochs."""
+        """Begins the next pass over the stream, as another epoch if it has epochs."""
         self.passes, self.gone, self.handed, self.snapshot = self.passes + 1, 0, 0.0, None
         self._begin()
 
     def read_ahead(self) -> bool:
         """Whether there is one more example."""
-        if self.gone >= SNAPSHOT and (state := state_of(self.part.stream, self.source)) is not None:
+        if self.gone >= SNAPSHOT and (state := state_of(self.stream, self.source)) is not None:
             self.snapshot, self.gone = state, 0
         self.ahead = list(islice(self.source, 1))
         if self.ahead:
             self.length = 1.0 if self.tokens is None else float(token_counts(self.tokens, self.ahead)[0])
         elif not self.handed:
             raise InputError(
-                f"the stream {self.part.name!r} has {'no tokens' if self.gone else 'no example'}; expected some. In a "
+                f"the stream {self.name!r} has {'no tokens' if self.gone else 'no example'}; expected some. In a "
                 "DataLoader's workers each stream needs a shard for every worker"
             )
         return bool(self.ahead)
 
     def end(self) -> float:
-        """When the next example would end, less S."""
+        """The time at which the next example would end, less S."""
         return (self.length - self.behind) / self.share
 
     def take(self) -> Any:

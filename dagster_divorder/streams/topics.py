@@ -2,13 +2,13 @@
 
 Letters: N examples, D dims, k topics.
 
-Texts become vectors by the words that they use (`core/vectors/text_vectors.py`), without a model; vectors that are
-given are scaled to length 1. Both are clustered by spherical k-means (`core/topics/cluster.py`).
+Texts become vectors by their words (`core/vectors/text_vectors.py`), without a model; given vectors are scaled to
+length 1. Both are clustered by spherical k-means (`core/topics/cluster.py`).
 
 Guarantee: the same sample in the same order, k and seed give the same topics, whatever the number of threads; an
-example's topic depends on that example and the topics alone, not on those beside it.
+example's topic depends on that example and the topics alone, not on other examples.
 Cost: docs/decisions/topics.md.
-Known weakness: a text without a word that the sample used says nothing, and is of topic 0.
+Known weakness: a text without any word of the sample gets topic 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -36,20 +36,20 @@ from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError, StoreError
 
 VERSION = 1
-"""Of the file."""
+"""Version of the file."""
 METADATA = "divorder.topics"
 
 SAMPLE = 20_000
-"""Examples that are kept of a sample, drawn at random; more where k-means looks at more."""
+"""Examples of a sample that are kept, drawn at random; more if k-means looks at more."""
 BLOCK_TEXTS = 4096
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Topics:
-    """Topics of texts, or of vectors, as `fit_topics` found them; 0 is the largest in the sample.
+    """Topics of texts, or of vectors, from `fit_topics`; topic 0 is the largest in the sample.
 
-    names: k strings, the words that tell each topic from the others, such as "bread, oven, yeast"; () for topics of
-    vectors. Topics can be pickled, and `save` writes them as safetensors.
+    names: k strings, the words that distinguish each topic from the others, such as "bread, oven, yeast"; () for topics
+    of vectors. Topics can be pickled, and `save` writes them as safetensors.
     """
 
     clusters: ClusterFit
@@ -63,27 +63,27 @@ class Topics:
 
     def predict(self, examples: Iterable[str] | ArrayLike) -> NDArray[np.int32]:
         """The topic of each example, int32 (N,) in [0, k). examples: texts, any iterable of strings; or vectors (N, D)
-        of numbers, where the topics were fitted to vectors.
+        of numbers, if the topics were fitted to vectors.
 
-        A text without a word of the vocabulary, and a vector of zeros, is of topic 0.
+        A text without a word of the vocabulary, and a vector of zeros, gets topic 0.
 
         Raises:
             InputError: a single text or vector, a table, a text that is not a string, vectors of another D, NaN or
                 infinity.
         """
-        given = _several(examples)
+        several = _several(examples)
         if self.texts is None:
             return self._labels(
-                self._units(given if isinstance(given, np.ndarray) else _stacked(list(given)))
+                self._units(several if isinstance(several, np.ndarray) else _stacked(list(several)))
             )
-        parts, first, iterator = [np.empty(0, np.int32)], 0, iter(given)
+        labels, first, iterator = [np.empty(0, np.int32)], 0, iter(several)
         while block := list(islice(iterator, BLOCK_TEXTS)):
-            parts.append(self._labels(self.texts.vectors(_texts(block, first))))
+            labels.append(self._labels(self.texts.vectors(_texts(block, first))))
             first += len(block)
-        return np.concatenate(parts)
+        return np.concatenate(labels)
 
     def __call__(self, example: str | ArrayLike) -> int:
-        """The topic of one example, a string or a vector (D,): as `predict` has it among others.
+        """The topic of one example, a string or a vector (D,): the same as from `predict`.
 
         Raises:
             InputError: as `predict`.
@@ -97,17 +97,17 @@ class Topics:
         if len(vectors) and vectors.shape[1] != dims:
             raise InputError(
                 f"the vectors have {vectors.shape[1]} dims and the topics are of vectors with {dims}; embed with the "
-                "model that the sample was embedded with, or fit the topics again"
+                "same model as the sample, or fit the topics again"
             )
         return _unit(vectors).reshape(len(vectors), dims)
 
     def _labels(self, units: NDArray[np.float32]) -> NDArray[np.int32]:
-        # A vector at the centre has the label 0.
+        # A vector at the centre gets label 0.
         units[~units.any(axis=1)] = self.clusters.centre
         return assign(units, self.clusters)[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the topics to a file, whole or not at all; one that is there is replaced. The same topics give the same
+        """Writes the topics to a file, whole or not at all, and replaces an existing one. The same topics give the same
         bytes.
 
         Raises:
@@ -127,10 +127,11 @@ class Topics:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Topics:
-        """The topics that `save` wrote.
+        """Reads topics that `save` wrote.
 
         Raises:
-            InputError: the file is not there. StoreError: it holds no topics, those of another version, or is damaged.
+            InputError: the file cannot be read.
+            StoreError: it holds no topics, topics of another version, or is damaged.
         """
         try:
             data = Path(path).read_bytes()
@@ -150,9 +151,9 @@ class Topics:
 def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0) -> Topics:
     """k topics of a sample of a stream, by which its examples can be balanced.
 
-    sample: texts, any iterable of strings; or vectors (N, D) of numbers. It is read to its end, once, and a random
-    20,000 of its examples are kept, 256 k where that is more, drawn by `seed`. The first 16,384 characters of a text
-    count. Texts without a word, and vectors of zeros, are left out.
+    sample: texts, any iterable of strings; or vectors (N, D) of numbers. It is read to its end, once; `seed` draws the
+    examples that are kept, 20,000 or 256 k, whichever is more. The first 16,384 characters of a text count. Texts
+    without a word, and vectors of zeros, are left out.
 
     Raises:
         InputError: fewer different examples than k, a single text, a table, texts mixed with others, rows of different
@@ -190,21 +191,21 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
     if texts is None:
         return topics
     names = short_names(characteristic_terms(words, topics._labels(units), k))
-    return Topics(clusters=clusters, names=tuple(names), texts=texts)
+    return replace(topics, names=tuple(names))
 
 
 def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str] | NDArray[Any]:
-    """A random part of a sample, at most so many examples: beginnings of texts, or vectors (n, D)."""
-    given = _several(sample)
-    if isinstance(given, np.ndarray):
-        if len(given) > most:
-            given = given[np.sort(np.random.default_rng(seed).choice(len(given), most, replace=False))]
-        return given
-    # Vitter's algorithm R: a place for each example, while it lasts, with the same chance.
+    """Random examples of a sample, at most `most`: beginnings of texts, or vectors (n, D)."""
+    several = _several(sample)
+    if isinstance(several, np.ndarray):
+        if len(several) > most:
+            several = several[np.sort(np.random.default_rng(seed).choice(len(several), most, replace=False))]
+        return several
+    # Vitter's algorithm R: at every point each example so far is kept with the same probability.
     kept: list[Any] = []
     rng = random.Random(seed)
     of_texts = False
-    for number, example in enumerate(given):
+    for number, example in enumerate(several):
         of_texts = of_texts or (not number and isinstance(example, str))
         if of_texts:
             example = beginning(*_texts([example], number))
@@ -219,14 +220,14 @@ def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str]
 
 def _several(examples: Any) -> Any:
     """Vectors (N, D) as an array, other examples as an iterator."""
-    # A table gives its columns, and a set its examples in an order that differs from process to process.
+    # To iterate over a table gives its columns, and over a set an order that differs from process to process.
     refused = isinstance(examples, str | bytes | Mapping | Set)
     refused |= hasattr(examples, "columns") or hasattr(examples, "column_names")
     shape = getattr(examples, "shape", None)
     if refused or shape == () or not hasattr(examples, "__iter__"):
         raise InputError(
             f"the examples are {_shown(examples)}; expected several texts or vectors in an order of their own: a list, "
-            "an array, one column of a table, a generator. topics(example) gives the topic of one"
+            "an array, a column of a table, a generator. topics(example) gives the topic of one"
         )
     if hasattr(examples, "to_pylist"):  # Arrow's scalars are no strings.
         return iter(examples.to_pylist())
@@ -237,8 +238,8 @@ def _texts(examples: Sequence[Any], first: int = 0) -> Sequence[str]:
     for number, example in enumerate(examples, first):
         if not isinstance(example, str):
             raise InputError(
-                f"example {number} is {_shown(example)}; topics of texts take a str: decode bytes, and leave out what "
-                'has no text, or make it ""'
+                f"example {number} is {_shown(example)}; topics of texts take a str: decode bytes, and leave out "
+                'examples without text, or give ""'
             )
     return examples
 
@@ -254,18 +255,18 @@ def _stacked(examples: Sequence[Any]) -> NDArray[Any]:
 
 
 def _numbers(value: Any, name: str, dims: int) -> NDArray[Any]:
-    """A value as a C-contiguous array of so many dims, none of them empty but the first of two."""
+    """A value as a C-contiguous array with `dims` axes; only the first of two may be empty."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         array = np.array(None)
     if array.dtype.kind in "fiu" and array.ndim == dims and array.shape[-1]:
         return np.ascontiguousarray(array)
-    found = (
+    shown = (
         _shown(value) if array.dtype == object or not array.ndim else f"{array.dtype} of shape {array.shape}"
     )
     raise InputError(
-        f"{name} is {found}; expected numbers {'(N, D)' if dims == 2 else '(D,)'}, or a str where topics are of texts; "
+        f"{name} is {shown}; expected numbers {'(N, D)' if dims == 2 else '(D,)'}, or a str where topics are of texts; "
         "a tensor as tensor.detach().float().cpu().numpy()"
     )
 
@@ -284,7 +285,7 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _pack(topics: Topics) -> bytes:
-    """The topics as safetensors, what is no array in one entry of its metadata."""
+    """The topics as safetensors; all but the arrays is in one entry of its metadata."""
     from safetensors.numpy import save
 
     clusters = asdict(topics.clusters)
@@ -318,7 +319,7 @@ def _unpack(data: bytes, where: str) -> Topics:
     except Exception as error:  # safetensors has no one class of errors
         arrays, hashed = {}, repr(error)
     if hashed != _hash(info, arrays):
-        raise StoreError(f"{where} is damaged: its hash is another; copy it again, or fit the topics again")
+        raise StoreError(f"{where} is damaged: its hash differs; copy it again, or fit the topics again")
     texts = {
         name.removeprefix("texts."): arrays.pop(name) for name in list(arrays) if name.startswith("texts.")
     }

@@ -1,6 +1,6 @@
 """Balanced streams that are torch's IterableDatasets, by which DataLoader knows a stream.
 
-Imported only where a stream is one already, so that nothing else loads torch.
+Imported only if a stream already is one, so that nothing else loads torch.
 """
 
 from torch.utils.data import IterableDataset

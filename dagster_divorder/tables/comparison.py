@@ -2,19 +2,20 @@
 
 Letters: N rows, J trait values.
 
-Columns that the order balances are measured, and those that it did not see: every other column that makes a trait
-(`tables.traits`), and the rows' lengths. Windows are held against the whole table at every position that they can
-take (`core.measure.window_deviation`), drift along the order against shuffles (`core.measure.stationarity`).
+Measured are the columns that the order balances and those that it did not see: every other column that makes a trait
+(`tables.traits`), and the rows' lengths. Windows at every position are compared with the whole table
+(`core.measure.window_deviation`), drift along the order with shuffles (`core.measure.stationarity`).
 
 Guarantee: the same bytes for the same table, arguments and seed.
-Cost: that of the order; O(N log J) a column and shuffle for windows; drift is looked at in SAMPLE rows.
-Known weakness: what no column holds is not looked at.
+Cost: that of the order; O(N log J) a column and shuffle for windows; drift is measured on SAMPLE rows.
+Known weakness: properties of rows that no column holds are not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -30,9 +31,9 @@ from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quan
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_rows, read_rows
-from dagster_divorder.tables.table import Table, open_table
+from dagster_divorder.tables.table import Table
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
-from dagster_divorder.tables.traits import By, VectorCodes, trait_of
+from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import TextTable, as_text
 from dagster_divorder.view.words import fixed, number
 
@@ -44,22 +45,22 @@ Unit = Literal["rows", "tokens"]
 
 SHUFFLES = 5
 SAMPLE = 1 << 14
-"""Rows at most that are looked at for drift, in whole windows."""
-TELLING, ROWS_A_VALUE = 4096, 4
-"""Rows at the beginning that say whether a column of text sorts rows, a value having so many of them on average, or
-tells them apart, as ids do."""
+"""Most rows in which drift is measured, in whole windows."""
+FIRST_ROWS, ROWS_A_VALUE = 4096, 4
+"""A column of text makes a trait if each of its values has ROWS_A_VALUE of the first rows on average; others, such as
+ids, tell rows apart."""
 SLICES = 400
-"""Windows across a picture, at most."""
+"""Most windows across a picture."""
 LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One measure of one column: of this order, and the mean and standard deviation of those of shuffles.
+    """One measure of one column: its value for the order, and its mean and standard deviation over shuffles.
 
     balanced: whether the order saw the column. measure: "mean window", the total variation between a window and the
     table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in
-    [0, 1]. "drift" and what it is of: see `core.measure.stationarity.Drift`; drifts: it is clearly worse than shuffled.
+    [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
     """
 
     column: str
@@ -71,7 +72,7 @@ class Line:
     drifts: bool = False
 
     def shown(self) -> dict[str, str]:
-        """As people read it: shares in per cent."""
+        """Cells of a table for people, by column; shares in per cent."""
         share = self.measure in ("mean window", "worst window")
         values = (self.value, self.shuffled, self.spread)
         words = [fixed(100 * value) if share else number(value) for value in values]
@@ -87,11 +88,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Measures of an order beside those of shuffles; less is better in all. It prints as a table, and shows as one in a
-    notebook.
+    """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
-    rows: N. window: its size in `unit`. shuffles: of the windows; drift is held against
-    `core.measure.stationarity.SHUFFLES`.
+    rows: N. window: its size in `unit`. shuffles: their number for windows; `core.measure.stationarity.SHUFFLES` are
+    for drift.
     """
 
     rows: int
@@ -103,16 +103,16 @@ class Comparison:
 
     @property
     def drifting(self) -> tuple[str, ...]:
-        """Columns along which the order drifts, clearly more than shuffles do."""
+        """Columns along which the order drifts clearly more than shuffles."""
         return tuple(line.column for line in self.lines if line.drifts)
 
     @property
     def title(self) -> str:
-        """What was compared, in a line."""
-        found = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
+        """The comparison and its result in a line."""
+        drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
             f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
-            f"shuffles: {found}"
+            f"shuffles: {drift}"
         )
 
     def __str__(self) -> str:
@@ -141,24 +141,22 @@ def compare(
     seed: int = 0,
     **arguments: Any,
 ) -> Comparison:
-    """Measures of a table's order beside those of `shuffles` shuffles, of the columns in `by` and of what the order
-    did not see: all other columns that sort the rows.
+    """Measures of a table's order beside those of `shuffles` shuffles: for the columns in `by`, and for all other
+    columns that make a trait, which the order did not see.
 
-    window: such as a batch, in rows, whose shares are then of rows; or in tokens, with unit="tokens". seed, the others:
-    as those of `order`, but for targets, along which no window has the table's own mix.
+    window: its size, such as that of a batch, in rows, and shares are then of rows; or in tokens, with unit="tokens".
+    The other arguments are those of `order`, without targets: along these no window has the table's own mix.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
 
     >>> table = {"topic": ["sea"] * 300 + ["rail"] * 300, "tokens": [5] * 600}
-    >>> found = compare(table, "topic", window=20, tokens="tokens")
-    >>> [(line.measure, line.value < line.shuffled) for line in found.lines[:2]]
+    >>> comparison = compare(table, "topic", window=20, tokens="tokens")
+    >>> [(line.measure, line.value < line.shuffled) for line in comparison.lines[:2]]
     [('mean window', True), ('worst window', True)]
     """
     if "targets" in arguments:
-        raise InputError(
-            "compare holds windows against the table's own mix, which targets leave; leave targets out"
-        )
+        raise InputError("compare measures windows against the table's own mix; leave targets out")
     whole_number("shuffles", shuffles, 2)
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
@@ -166,28 +164,24 @@ def compare(
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
     random = np.random.default_rng(seed)
     orders = [ours, *(random.permutation(rows.table.rows) for _ in range(shuffles))]
-    drift = {of.feature: of for of in _drift(rows, columns, ours, streams, seed)}
+    drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, streams, seed)}
     lines: list[Line] = []
-    for name in {**columns, **drift}:
-        balanced = name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
+    for name in {**columns, **drifts}:
+        line = partial(
+            Line, column=name, balanced=name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
+        )
         if name in columns:
-            found = [streams.windows(columns[name], order) for order in orders]
-            lines += [
-                _line(name, balanced, "mean window", [of.mean_tv for of in found]),
-                _line(name, balanced, "worst window", [of.worst for of in found]),
-            ]
-        if name in drift:
-            worst = drift[name].worst
-            measure = drift[name].measures[worst]
-            lines.append(
-                Line(
-                    column=name,
-                    balanced=balanced,
-                    measure=f"drift, {MEASURES[worst]}",
-                    **vars(measure),
-                    drifts=measure.drifts,
-                )
-            )
+            deviations = [streams.windows(columns[name], order) for order in orders]
+            for measure, values in (
+                ("mean window", [deviation.mean_tv for deviation in deviations]),
+                ("worst window", [deviation.worst for deviation in deviations]),
+            ):
+                shuffled, spread = float(np.mean(values[1:])), float(np.std(values[1:], ddof=1))
+                lines.append(line(measure=measure, value=values[0], shuffled=shuffled, spread=spread))
+        if name in drifts:
+            worst = drifts[name].worst
+            drift = drifts[name].measures[worst]
+            lines.append(line(measure=f"drift, {MEASURES[worst]}", **vars(drift), drifts=drift.drifts))
     return Comparison(
         rows=rows.table.rows,
         window=window,
@@ -210,64 +204,63 @@ def plot(
     seed: int = 0,
     **arguments: Any,
 ) -> Figure:
-    """One picture: the shares of each column's values along a shuffle and along the order, window by window. Arguments
-    are those of `compare`, and `targets` of `order`, whose mix that moves it shows; errors as there.
+    """A picture of the shares of each column's values along a shuffle and along the order, window by window. Arguments
+    and errors are those of `compare`; with the `targets` of `order` the picture shows a mix that moves.
 
     A matplotlib Figure, for `figure.savefig("mix.png")`, or for a notebook, which shows it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
-    ours = order_rows(rows, seed=seed, **arguments)
     orders = {
         "shuffled": np.random.default_rng(seed).permutation(rows.table.rows),
-        "in order": ours,
+        "in order": order_rows(rows, seed=seed, **arguments),
     }
     slices = min(SLICES, int(streams.amounts.sum()) // streams.window)
     mixes = {
-        name: {title: streams.mix(of, order, slices) for title, order in orders.items()}
-        for name, of in rows.traits.items()
+        name: {title: streams.mix(trait, order, slices) for title, order in orders.items()}
+        for name, trait in rows.traits.items()
     }
     from dagster_divorder.view.mixes import draw_mixes
 
-    names = {name: of.names for name, of in rows.traits.items()}
+    names = {name: trait.names for name, trait in rows.traits.items()}
     return draw_mixes(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
 
 
 @dataclass(frozen=True, eq=False)
 class _Streams:
-    """amounts: int64 (N,), what each row counts in windows; window: their size in the same."""
+    """amounts: int64 (N,), each row's part of a window; window: its size in the same unit."""
 
     amounts: NDArray[np.int64]
     window: int
 
-    def parts(self, of: Codes | ManyCodes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """(amounts, codes), (nnz,): those of each value of each row."""
-        return (of.shared(self.amounts) if isinstance(of, ManyCodes) else self.amounts), of.codes
+    def entries(self, trait: TraitCodes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """(amounts, codes), (nnz,), of each value of each row."""
+        return (trait.shared(self.amounts) if isinstance(trait, ManyCodes) else self.amounts), trait.codes
 
-    def windows(self, of: Codes | ManyCodes, order: NDArray[np.int64]) -> WindowDeviation:
-        amounts, codes = self.parts(of)
-        at = _entries(of, order)
-        return windows_in_stream(amounts[at], codes[at], len(of.names), self.window)
+    def windows(self, trait: TraitCodes, order: NDArray[np.int64]) -> WindowDeviation:
+        amounts, codes = self.entries(trait)
+        at = _entry_order(trait, order)
+        return windows_in_stream(amounts[at], codes[at], len(trait.names), self.window)
 
-    def mix(self, of: Codes | ManyCodes, order: NDArray[np.int64], slices: int) -> NDArray[np.float32]:
+    def mix(self, trait: TraitCodes, order: NDArray[np.int64], slices: int) -> NDArray[np.float32]:
         """Shares in equal slices of the order, float32 (slices, J)."""
-        return cluster_mix(_entries(of, order), *self.parts(of), len(of.names), slices)
+        return cluster_mix(_entry_order(trait, order), *self.entries(trait), len(trait.names), slices)
 
-    def counts(self, of: Codes | ManyCodes) -> csr_matrix:
+    def counts(self, trait: TraitCodes) -> csr_matrix:
         """(N, J)."""
         from scipy.sparse import csr_matrix
 
-        amounts, codes = self.parts(of)
-        indptr = of.indptr if isinstance(of, ManyCodes) else np.arange(len(codes) + 1)
-        return csr_matrix((amounts, codes, indptr), shape=(len(indptr) - 1, len(of.names)))
+        amounts, codes = self.entries(trait)
+        indptr = trait.indptr if isinstance(trait, ManyCodes) else np.arange(len(codes) + 1)
+        return csr_matrix((amounts, codes, indptr), shape=(len(indptr) - 1, len(trait.names)))
 
 
-def _entries(of: Codes | ManyCodes, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    return row_entries(of.indptr, order)[0] if isinstance(of, ManyCodes) else order
+def _entry_order(trait: TraitCodes, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    return row_entries(trait.indptr, order)[0] if isinstance(trait, ManyCodes) else order
 
 
 def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
-    """A row counts A_ROW, so that the values of a list share it evenly, or its tokens.
+    """The amount of a row is its tokens, or A_ROW, which the values of a list share evenly.
 
     Raises:
         InputError: the unit is unknown, or the table no longer than a window.
@@ -277,35 +270,32 @@ def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
     size = whole_number("window", window, 1) * (1 if unit == "tokens" else A_ROW)
     total = int(amounts.sum())
     if total <= size:
-        whole = total if unit == "tokens" else rows.table.rows
-        raise InputError(f"window is {window:,} {unit}; expected fewer than the table has, {whole:,}")
+        available = total if unit == "tokens" else rows.table.rows
+        raise InputError(f"window is {window:,} {unit}; expected fewer than the table has, {available:,}")
     return _Streams(amounts, size)
 
 
-def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, Codes | ManyCodes]:
-    """What the order did not see: columns that are not in `by` and sort the rows; and lengths, where they differ."""
-    found: dict[str, Codes | ManyCodes] = {}
+def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
+    """Traits that the order did not see: of columns that are not in `by`, and of lengths if they differ."""
+    traits: dict[str, TraitCodes] = {}
     for name in rows.table.names:
-        if name not in rows.weights and name != tokens and (of := _sorting(rows.table, name, seed)):
-            found[name] = of
+        if name not in rows.weights and name != tokens and (trait := _unseen_trait(rows.table, name, seed)):
+            traits[name] = trait
     if len(edges := quantile_edges(rows.tokens, BINS)):
-        found[LENGTH] = Codes(bin_codes(rows.tokens, edges), ("",) * (len(edges) + 1))
-    return found
+        traits[LENGTH] = Codes(bin_codes(rows.tokens, edges), ("",) * (len(edges) + 1))
+    return traits
 
 
-def _sorting(table: Table, name: str, seed: int) -> Codes | ManyCodes | None:
-    """A column as a trait, unless it makes none or tells rows apart."""
+def _unseen_trait(table: Table, name: str, seed: int) -> TraitCodes | None:
+    """A column as a trait, None if it makes none or tells rows apart."""
     import pyarrow.compute as pc
 
-    def first(rows: int) -> Table:
-        return open_table(table.take(np.arange(min(table.rows, rows))))
-
     try:
-        # The whole of a column of pictures, say, is not read to see that it makes no trait.
-        few = first(LOOKED_AT)
-        trait_of(few, name, bins=BINS, clusters=CLUSTERS, seed=seed)
-        if is_text(few.column(name).type):
-            values = first(TELLING).column(name)
+        # A column of pictures, say, is not read as a whole to see that it makes no trait.
+        first = table.first(LOOKED_AT)
+        trait_of(first, name, bins=BINS, clusters=CLUSTERS, seed=seed)
+        if is_text(first.column(name).type):
+            values = table.first(FIRST_ROWS).column(name)
             if ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
                 return None
         return trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
@@ -315,30 +305,22 @@ def _sorting(table: Table, name: str, seed: int) -> Codes | ManyCodes | None:
 
 def _drift(
     rows: Rows,
-    columns: Mapping[str, Codes | ManyCodes],
-    ours: NDArray[np.int64],
+    columns: Mapping[str, TraitCodes],
+    order: NDArray[np.int64],
     streams: _Streams,
     seed: int,
 ) -> tuple[Drift, ...]:
-    """Of columns, of the mean direction of vectors, and of lengths."""
+    """Drift of columns, of the mean direction of vectors, and of lengths."""
     batch = max(1, round(streams.window * rows.table.rows / int(streams.amounts.sum())))
-    some = ours[sampled_places(rows.table.rows, batch, SAMPLE)]
+    sample = order[sampled_places(rows.table.rows, batch, SAMPLE)]
 
     def features() -> Iterator[Feature]:
-        for name, of in columns.items():
+        for name, trait in columns.items():
             if name == LENGTH:
-                yield Feature(name, "number", np.log1p(rows.tokens[some]))
+                yield Feature(name, "number", np.log1p(rows.tokens[sample]))
                 continue
-            yield Feature(name, "mix", streams.counts(of)[some])
-            if isinstance(of, VectorCodes):
-                yield Feature(name + MEAN_VECTOR, "vector", of.directions[some].astype(np.float64))
+            yield Feature(name, "mix", streams.counts(trait)[sample])
+            if isinstance(trait, VectorCodes):
+                yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample].astype(np.float64))
 
-    return stationarity(features(), len(some), batch=batch, seed=seed).features
-
-
-def _line(column: str, balanced: bool, measure: str, values: Sequence[float]) -> Line:
-    """values: of the order, and of the shuffles."""
-    shuffled, spread = float(np.mean(values[1:])), float(np.std(values[1:], ddof=1))
-    return Line(
-        column=column, balanced=balanced, measure=measure, value=values[0], shuffled=shuffled, spread=spread
-    )
+    return stationarity(features(), len(sample), batch=batch, seed=seed).features

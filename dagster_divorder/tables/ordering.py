@@ -1,4 +1,4 @@
-"""A table's rows in an order in which every window carries the table's own mix of what is named.
+"""A table's rows in an order in which every window carries the table's own mix of the named columns.
 
 Letters: N rows, V dims.
 
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.epochs import Epochs
+from dagster_divorder.core.order.epochs import Epochs, plan_epochs
 from dagster_divorder.core.order.items import TABLE_WITHIN
 from dagster_divorder.core.order.target_tables import Tables
-from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows, row_epochs
+from dagster_divorder.tables.rows import BINS, CLUSTERS, order_arguments, order_rows, read_rows
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -42,17 +42,17 @@ def order(
 
     table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
         anything with `__arrow_c_stream__`; see `tables.table`.
-    by: what every window is to carry in the table's own mix: a column, a list of columns, or a mapping of columns to
-        weights (numbers above 0, relative to each other). `tables.traits` says what is made of a column of each type; a
-        field of a struct is named with a dot: "meta.source".
-    tokens: how long rows are, for mixes are shares of tokens: the name of a column of whole numbers, or a function from
-        a row's text to its number of tokens. None: the characters of its text, with a warning; 1 a row, of a table
-        without text. A row's text is its value in the column of strings, not among `by`, with most characters.
-    strategy, seed, options: as those of `core.order.order`, such as sequence_length and batch.
+    by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
+        (numbers above 0, relative to each other). `tables.traits` lists the types of columns; a field of a struct is
+        named with a dot: "meta.source".
+    tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
+        from a row's text to its number of tokens. None: the characters of the text, with a warning; equal lengths if no
+        column holds text. A row's text is its value in the column of strings, not among `by`, with most characters.
+    strategy, seed, options: as in `core.order.order`, such as sequence_length and batch.
     frozen: rows, int (F,), that are consumed already, in their order: the result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
-        each of them, ...}; of columns of one value a row.
-    within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
+        each of them, ...}, for columns of one value a row; see `core.order.order` for the strategies that follow it.
+    within: the use of windows, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: of a column of vectors.
 
     Raises:
@@ -81,9 +81,9 @@ def table_epochs(
     clusters: int = CLUSTERS,
     **options: Any,
 ) -> Epochs:
-    """The orders of every epoch: the first is that of `order`, with its arguments and errors."""
+    """The orders of all epochs; the first, the arguments and the errors are those of `order`."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return row_epochs(rows, seed=seed, **options)
+    return plan_epochs(**order_arguments(rows, seed=seed, **options))
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

@@ -1,23 +1,24 @@
-"""A table of any kind as columns of Arrow, and its rows in another order as the kind that came in.
+"""A table of any kind as columns of Arrow, and its rows in another order as a table of the same kind.
 
 Letters: N rows, D dims.
 
 Known kinds: pandas and polars DataFrames, pyarrow Tables and RecordBatches, `datasets.Dataset`, a dict of columns
-(lists, NumPy, Arrow, pandas or polars; NumPy also (N, D)), a list of dicts, and whatever else has Arrow's C stream
+(lists, NumPy, Arrow, pandas or polars; NumPy also (N, D)), a list of dicts, and any other object with Arrow's C stream
 (`__arrow_c_stream__`), which comes back as a pyarrow Table.
 
-A column is named as `core.fields` says: `meta.source` is the field `source` of the struct `meta`. Names that are no
-strings are written as such, the levels of a pandas MultiIndex with dots between them.
+Columns are named as in `core.fields`: `meta.source` is the field `source` of the struct `meta`. Other names than
+strings are converted to strings, the levels of a pandas MultiIndex with dots between them.
 
-Guarantee: only columns that are asked for are converted; a `Dataset` is read through its indices, whatever its format.
-Cost: none to open; a column costs what its library needs to hand it to Arrow. No library is imported that the table
-does not bring, but for lists of dates, structs and the like, where Arrow imports pandas.
+Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format.
+Cost: none to open; a column costs what its library needs to convert it to Arrow. No library is imported that the table
+does not bring, except for lists of dates, structs and the like, for which Arrow imports pandas.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +43,18 @@ INSTEAD = {
     ("polars", "LazyFrame"): "table.collect() makes a DataFrame",
     ("polars", "Series"): "table.to_frame() makes a DataFrame",
     ("pandas", "Series"): "table.to_frame() makes a DataFrame",
-    ("datasets", "DatasetDict"): 'hand in one of its splits: table["train"]',
+    ("datasets", "DatasetDict"): 'give one of its splits: table["train"]',
     ("datasets", "IterableDataset"): "it is a stream, which divorder.balance(table, by=...) orders",
     ("pyarrow.dataset", "Dataset"): "table.to_table() reads it",
     ("numpy", "ndarray"): 'name its columns: {"embedding": table}',
 }
-"""Classes near to a table, and what makes one of them."""
+"""Classes that people take for tables, and how to make a table of each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """rows: N. names: of the columns; of a list of dicts its first row's keys. field: a field's column by its name,
-    (N,), None where there is none. take: the rows of an order, int64 (n,), as the kind that came in."""
+    """rows: N. names: of the columns; of a list of dicts the first row's keys. field: from a field's name to its column
+    (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened."""
 
     rows: int
     names: tuple[str, ...]
@@ -74,12 +75,16 @@ class Table:
             )
         return column
 
+    def first(self, rows: int) -> Table:
+        """The first rows, at most so many."""
+        return open_table(self.take(np.arange(min(self.rows, rows))))
+
 
 def open_table(table: Any) -> Table:
-    """Any table; an opened one as it is.
+    """Opens any table; returns a `Table` unchanged.
 
     Raises:
-        InputError: it is of no known kind; the message says what to make of it.
+        InputError: it is of no known kind; the message says how to make a table of it.
     """
     import pyarrow as pa
 
@@ -120,53 +125,46 @@ def open_table(table: Any) -> Table:
 
 
 def _is(table: Any, module: str, name: str) -> bool:
-    """Whether it is of a class of a module, which is loaded then."""
+    """Whether a table is of a class of a module, without loading the module."""
     return isinstance(table, getattr(sys.modules.get(module), name, ()))
 
 
 def _name(name: Any) -> str:
-    """A column's name as messages and `by` have it."""
+    """A column's name in messages and in `by`."""
     return ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
 
 
 def _of_columns(
     rows: int, names: Sequence[str], column: Callable[[int], Any], take: Callable[[Order], Any]
 ) -> Table:
-    """column: the column at a place, as Arrow."""
+    """column: from a place to its column, as Arrow."""
     import pyarrow as pa
 
     def field(name: str) -> pa.ChunkedArray | None:
-        tops = columns_of([name], names)
-        if name in tops:
-            tops = [top for top in tops if top == name]
-        at = [place for place, top in enumerate(names) if top in tops]
-        try:
-            found = [_chunked(column(place)) for place in at]
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InputError(
-                f"column {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
-            ) from error
-        # A table of these alone; none of them, where the name leads nowhere.
-        return column_at(pa.table(found, [names[place] for place in at]), name) if at else None
+        parents = [name] if name in names else columns_of([name], names)
+        places = [place for place, parent in enumerate(names) if parent in parents]
+        with _readable("column", name):
+            columns = [_chunked(column(place)) for place in places]
+        return column_at(pa.table(columns, [names[place] for place in places]), name) if places else None
 
     return Table(rows, tuple(names), field, take)
 
 
 def _of_dict(table: Mapping[Any, Any]) -> Table:
-    names, values = [_name(name) for name in table], list(table.values())
-    for name, column in zip(names, values, strict=True):
+    names, columns = [_name(name) for name in table], list(table.values())
+    for name, column in zip(names, columns, strict=True):
         if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
             raise InputError(
                 f"table[{name!r}] is {type(column).__name__}; expected the values of a column, one for each row, in a "
                 "list or an array"
             )
-    sizes = {name: len(column) for name, column in zip(names, values, strict=True)}
+    sizes = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(sizes.values())) > 1:
         raise InputError(f"the columns have {sizes} rows; expected as many in each")
     return _of_columns(
         next(iter(sizes.values()), 0),
         names,
-        lambda at: to_arrow(values[at]),
+        lambda at: to_arrow(columns[at]),
         lambda order: {name: _take(column, order) for name, column in table.items()},
     )
 
@@ -181,21 +179,28 @@ def _of_rows(table: Sequence[Any]) -> Table:
         values = [value_at(row, name, missing) for row in table]
         if table and all(value is missing for value in values):
             return None
-        import pyarrow as pa
-
-        try:
+        with _readable("field", name):
             return _chunked(to_arrow([None if value is missing else value for value in values]))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InputError(
-                f"field {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
-            ) from error
 
     names = tuple(dict.fromkeys(_name(name) for row in table[:1] for name in row))
     return Table(len(table), names, field, lambda order: [table[at] for at in order.tolist()])
 
 
+@contextmanager
+def _readable(kind: str, name: str) -> Iterator[None]:
+    """Turns errors of converting a column to Arrow into an InputError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{kind} {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
+        ) from error
+
+
 def _take(column: Any, order: Order) -> Any:
-    """Values of a column of a dict, as the kind that came in."""
+    """The values of a dict's column in an order, as the kind of the column."""
     import pyarrow as pa
 
     if isinstance(column, list | tuple):
@@ -205,22 +210,28 @@ def _take(column: Any, order: Order) -> Any:
     return column.iloc[order] if hasattr(column, "iloc") else column[order]
 
 
+def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column of numbers without nulls as NumPy, (n,); Arrow's own conversion imports pandas."""
+    dtype = column.type.to_pandas_dtype()
+    return np.concatenate([np.zeros(0, dtype), *(np.from_dlpack(chunk) for chunk in column.chunks)])
+
+
 def _chunked(column: Any) -> pa.ChunkedArray:
-    """A column without what an extension type adds, in a form that Arrow computes with."""
+    """A column with the storage of its extension type, in a form with which Arrow computes."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    of = column.type
-    if pa.types.is_dictionary(of) and pa.types.is_string_view(of.value_type):
-        # polars' categories as a stream; Arrow cannot look such words up.
-        parts = [
+    kind = column.type
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        # A stream of polars gives its categories so; Arrow cannot look these words up.
+        chunks = [
             pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
             for chunk in column.chunks
         ]
-        column = pa.chunked_array(parts, pa.dictionary(of.index_type, pa.large_string()))
+        column = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.large_string()))
     return column
 
 
@@ -236,7 +247,7 @@ def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
-    """A column of a `datasets.Dataset` as it stands, whatever format is set; those of a `ClassLabel` by name."""
+    """A column of a `datasets.Dataset` as it is stored, whatever its format; labels of a `ClassLabel` by name."""
     import pyarrow as pa
 
     column = dataset.select_columns([name]).with_format("arrow")[:].column(0)
@@ -245,7 +256,7 @@ def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
         return column
     import pyarrow.compute as pc
 
-    # -1 stands for no label.
+    # -1 means no label.
     known = [pc.if_else(pc.greater_equal(chunk, 0), chunk, None) for chunk in column.chunks]
     words = text_array(names)
     return pa.chunked_array(
@@ -255,10 +266,10 @@ def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
 
 
 def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
-    """Values of a column as Arrow: those of a list, a NumPy array (N,) or (N, D), or what Arrow can read.
+    """A column as Arrow: a list, a NumPy array (N,) or (N, D), or any object that Arrow can read.
 
     Raises:
-        pa.ArrowException, OverflowError, TypeError, ValueError: they are not of one type that Arrow has.
+        pa.ArrowException, OverflowError, TypeError, ValueError: its values are not of one type that Arrow has.
     """
     import pyarrow as pa
 
@@ -308,7 +319,7 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
 
 
 def _lists_array(values: Sequence[Any]) -> pa.Array:
-    """Lists (N,), of which some may be None."""
+    """Lists (N,), or None."""
     import pyarrow as pa
 
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)

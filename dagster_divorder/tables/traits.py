@@ -1,25 +1,25 @@
-"""What of a table's rows is balanced: columns as trait codes.
+"""Columns of a table as trait codes, which an order balances.
 
 Letters: N rows, J trait values, D dims, K clusters.
 
 | a column of | is |
 |---|---|
 | text, booleans, categoricals (of numbers too), `ClassLabel` | categories |
-| whole numbers, also as floats: at most MOST_CATEGORIES different ones, of which some repeat | categories |
+| whole numbers, also as floats: at most MOST_CATEGORIES different ones, some of them repeated | categories |
 | other numbers, decimals | quantile bins |
 | dates, times, durations | quantile bins, by time |
 | lists of text, whole numbers or booleans | several values a row, which share its tokens |
 | vectors: lists of floats of one length, NumPy (N, D) | clusters (spherical k-means), and coordinates |
 
-A null, and NaN, is a value of its own, and so is a list that is null or empty; a row without a vector has a cluster of
-its own.
+Nulls and NaN are one value of their own, and so are lists that are null or empty; rows without a vector have a cluster
+of their own.
 
-Of vectors an order sees both: the cluster of each row, and its direction along COMPONENTS principal components, as
-coordinates. Measured on what the order did not see, both together are nearer to the whole than as many clusters alone
+An order sees two traits of vectors: the cluster of each row, and its direction along COMPONENTS principal components,
+as coordinates. Features that the order did not see are then nearer to the whole than with as many clusters alone
 (docs/decisions/tables.md). Strategies that take no coordinates see the clusters.
 
 Guarantee: the same values give the same codes, whatever the kind of the table and however its columns are chunked.
-Known weakness: more than MOST_CATEGORIES whole numbers that name things (classes, ids) are seen as sizes: hand them in
+Known weakness: more than MOST_CATEGORIES whole numbers that name things (classes, ids) are taken for sizes: give them
 as text or as a categorical.
 """
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,33 +36,34 @@ from numpy.typing import NDArray
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.order.traits import Codes, ManyCodes, as_category, category_codes, column_codes
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.table import Table
+from dagster_divorder.tables.table import Table, numbers_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 By = str | Iterable[str] | Mapping[str, float]
+TraitCodes = Codes | ManyCodes
 
 MOST_CATEGORIES = 64
-"""Different whole numbers that are categories; more are sizes."""
+"""Most different whole numbers that are categories; more are sizes."""
 COMPONENTS = 64
-"""Principal components of vectors that an order sees: windows are nearer to the whole as it rises, and cost more."""
+"""Principal components of vectors that an order sees: as it rises, windows are nearer to the whole and cost more."""
 SAMPLE = 1 << 14
-"""Vectors of which principal components are taken."""
+"""Most vectors to which principal components are fitted."""
 
 
 @dataclass(frozen=True, eq=False)
 class VectorCodes(Codes):
-    """Codes of the clusters of vectors. directions: float32 (N, C), of length 1; 0 of a row without a vector."""
+    """Codes of the clusters of vectors. directions: float32 (N, C), of length 1, or 0 for a row without a vector."""
 
     directions: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 def weights_of(by: By) -> dict[str, float]:
-    """The weight of each column that is to be balanced, by its name.
+    """The weight of each balanced column, by its name.
 
     Raises:
-        InputError: there is none, one is named twice, or it is none of str, list and mapping.
+        InputError: there is none, one is named twice, or `by` is no str, list or mapping.
     """
     if isinstance(by, str):
         return {by: 1.0}
@@ -82,45 +83,48 @@ def weights_of(by: By) -> dict[str, float]:
     return {name: float(weight) for name, weight in by.items()}
 
 
-def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) -> Codes | ManyCodes:
+def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) -> TraitCodes:
     """Codes of the rows by one column, at most `bins` of numbers and `clusters` of vectors, besides nulls.
 
     Raises:
-        InputError: there is no such column, or what it holds makes no trait; the message says what would.
+        InputError: there is no such column, or its type makes no trait; the message says which types do.
     """
     import pyarrow as pa
 
     types = pa.types
     column = _without_nan(table.column(name))
-    of = column.type
-    if types.is_struct(of):
-        fields = ", ".join(f"{name}.{child.name}" for child in of)
+    kind = column.type
+    if types.is_struct(kind):
+        fields = ", ".join(f"{name}.{child.name}" for child in kind)
         raise InputError(
-            f"column {name!r} holds {of}; expected plain values: name one of its fields, {fields}"
+            f"column {name!r} holds {kind}; expected plain values: name one of its fields, {fields}"
         )
-    if types.is_temporal(of) and not types.is_interval(of):
-        return column_codes(_as_whole(column), bins=bins, name=f"column {name!r}")
-    if _is_list(of):
-        inner = of.value_type
-        if types.is_floating(inner):
-            return _seen_both_ways(column, name, clusters, seed)
-        return _several(name, column, bins)
-    return _single(name, column, bins)
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        # Dates, times and durations as whole numbers that rise with time.
+        narrow = types.is_date32(kind) or types.is_time32(kind)
+        whole = column.cast(pa.int32() if narrow else pa.int64())
+        return column_codes(whole, bins=bins, name=f"column {name!r}")
+    if _is_list(kind):
+        if types.is_floating(kind.value_type):
+            return _vector_trait(name, column, clusters, seed)
+        return _list_trait(name, column)
+    return _value_trait(name, column, bins)
 
 
-def _single(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
+def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, of = pa.types, column.type
-    if types.is_dictionary(of) or is_text(of) or types.is_boolean(of) or types.is_null(of):
+    types, kind = pa.types, column.type
+    if types.is_dictionary(kind) or is_text(kind) or types.is_boolean(kind) or types.is_null(kind):
         return category_codes(column)
-    if not (types.is_integer(of) or types.is_floating(of) or types.is_decimal(of)):
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
+        binary = types.is_binary(kind) or types.is_large_binary(kind)
         raise InputError(
-            f"column {name!r} holds {of}; expected text, numbers, booleans, dates, lists of these or vectors: "
-            f"{'decode it to text' if types.is_binary(of) or types.is_large_binary(of) else 'make a column of these'}"
+            f"column {name!r} holds {kind}; expected text, numbers, booleans, dates, lists of these or vectors: "
+            f"{'decode it to text' if binary else 'make a column of these'}"
         )
-    # Where every number stands once, as sizes of a small table do, they are no categories.
+    # Numbers that all differ, such as the sizes of a small table, are no categories.
     if pc.count_distinct(column).as_py() < len(column) - column.null_count:
         column = as_category(column, MOST_CATEGORIES)
     if is_text(column.type):
@@ -128,8 +132,8 @@ def _single(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
     return column_codes(column, bins=bins, name=f"column {name!r}")
 
 
-def _several(name: str, column: pa.ChunkedArray, bins: int) -> ManyCodes:
-    """Of lists (N,); a list that is null or empty holds one null."""
+def _list_trait(name: str, column: pa.ChunkedArray) -> ManyCodes:
+    """Codes of lists (N,); a list that is null or empty holds one null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -140,19 +144,17 @@ def _several(name: str, column: pa.ChunkedArray, bins: int) -> ManyCodes:
             f"column {name!r} holds {column.type}; expected lists of text, whole numbers or booleans, or of floats of "
             "one length: make a column of these"
         )
-    widths = _numbers(pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0))
+    widths = numbers_of(pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0))
     flat = pc.list_flatten(column)
-    found = category_codes(flat if types.is_dictionary(inner) else flat.cast(pa.large_string()))
+    flat_codes = category_codes(flat if types.is_dictionary(inner) else flat.cast(pa.large_string()))
     indptr = np.concatenate([[0], np.cumsum(np.maximum(widths, 1))])
-    names, codes = found.names, np.empty(indptr[-1], np.int32)
-    none = widths == 0
-    if none.any():
-        if not pc.any(pc.is_null(flat)).as_py():
-            names = (*names, "(missing)")
-        codes[indptr[:-1][none]] = len(names) - 1
+    names, none = flat_codes.names, indptr[:-1][widths == 0]
+    if len(none) and not pc.any(pc.is_null(flat)).as_py():
+        names = (*names, "(missing)")
+    codes = np.full(indptr[-1], len(names) - 1, np.int32)
     full = np.ones(len(codes), bool)
-    full[indptr[:-1][none]] = False
-    codes[full] = found.codes
+    full[none] = False
+    codes[full] = flat_codes.codes
     return ManyCodes(indptr, codes, names)
 
 
@@ -165,67 +167,65 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    there = column.filter(pc.is_valid(column))
-    widths = _numbers(pc.list_value_length(there).cast(pa.int64()))
+    lists = column.filter(pc.is_valid(column))
+    widths = numbers_of(pc.list_value_length(lists).cast(pa.int64()))
     if len(widths) and (widths != widths[0]).any():
         raise InputError(
             f"column {name!r} holds lists of {widths.min()} to {widths.max()} floats; expected vectors of one length, "
             "or lists of text or whole numbers"
         )
-    flat = pc.list_flatten(there)
+    flat = pc.list_flatten(lists)
     if flat.null_count:
         raise InputError(
             f"column {name!r} holds vectors with nulls in them; expected numbers, or null for a whole row"
         )
-    values = _numbers(flat.cast(pa.float32()))
+    values = numbers_of(flat.cast(pa.float32()))
     vectors = values.reshape(len(widths), -1) if len(widths) else np.zeros((0, 1), np.float32)
     if not vectors.shape[1]:
         raise InputError(f"column {name!r} holds vectors of no dims; expected one at least")
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        rows = np.flatnonzero(_mask(pc.is_valid(column)))
+        rows = np.flatnonzero(_valid(column))
         raise InputError(
             f"row {rows[np.argmin(finite)]} of column {name!r} holds NaN or infinity; expected finite numbers, or null "
             "for a whole row"
         )
-    # Only directions count; by a power of two, so that nothing is rounded and no square overflows.
+    # Only directions count. A power of two rounds nothing, and afterwards no square overflows.
     _, power = np.frexp(np.abs(vectors).max(initial=0.0))
     return np.ldexp(vectors, -power)
 
 
-def _seen_both_ways(column: pa.ChunkedArray, name: str, clusters: int, seed: int) -> VectorCodes:
-    import pyarrow.compute as pc
-
+def _vector_trait(name: str, column: pa.ChunkedArray, clusters: int, seed: int) -> VectorCodes:
     from dagster_divorder.core.topics import cluster
     from dagster_divorder.core.vectors import pca
 
-    vectors, there = vectors_of(name, column), _mask(pc.is_valid(column))
+    vectors, valid = vectors_of(name, column), _valid(column)
     codes, names = np.zeros(len(column), np.int32), list[str]()
     directions = np.zeros((len(column), min(COMPONENTS, vectors.shape[1])), np.float32)
     if len(vectors):
-        found = cluster.fit(vectors, clusters, seed=seed)
-        codes[there], _ = cluster.assign(vectors, found)
-        names = [str(number) for number in range(len(found.centroids))]
+        fit = cluster.fit(vectors, clusters, seed=seed)
+        codes[valid], _ = cluster.assign(vectors, fit)
+        names = [str(number) for number in range(len(fit.centroids))]
         sample = vectors
         if len(vectors) > SAMPLE:
             sample = vectors[np.random.default_rng(seed).choice(len(vectors), SAMPLE, replace=False)]
         along = pca.project(vectors, pca.fit(sample, COMPONENTS))
-        directions[there, : along.shape[1]] = along
+        directions[valid, : along.shape[1]] = along
     if column.null_count:
-        codes[~there] = len(names)
+        codes[~valid] = len(names)
         names.append("(missing)")
     return VectorCodes(codes, tuple(names), directions=directions)
 
 
-def _is_list(of: pa.DataType) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
     return bool(
-        types.is_list(of)
-        or types.is_large_list(of)
-        or types.is_fixed_size_list(of)
-        or types.is_list_view(of)
-        or types.is_large_list_view(of)
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
     )
 
 
@@ -241,22 +241,9 @@ def _without_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_nan(column), None, column)
 
 
-def _as_whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates, times and durations as whole numbers that rise with time."""
+def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """bool (N,): whether a row is not null."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    narrow = pa.types.is_date32(column.type) or pa.types.is_time32(column.type)
-    return column.cast(pa.int32() if narrow else pa.int64())
-
-
-def _mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    import pyarrow as pa
-
-    return _numbers(column.cast(pa.int8())).astype(bool)
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Numbers without nulls; Arrow's own way there imports pandas."""
-
-    dtype = column.type.to_pandas_dtype()
-    return np.concatenate([np.zeros(0, dtype), *(np.from_dlpack(chunk) for chunk in column.chunks)])
+    return numbers_of(pc.is_valid(column).cast(pa.int8())).astype(bool)

@@ -14,11 +14,11 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks
 def _batches(reading: Reading, *, drop_last: bool) -> Rows:
     """All passes are equal. Where micro-batches cannot be shared equally, the first workers of a rank read one more."""
     share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
-    each = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
+    counts = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
     if not drop_last:
-        each[share % workers] += reading.length % reading.micro_batch
+        counts[share % workers] += reading.length % reading.micro_batch
     slices = np.split(
-        np.arange(reading.world_size * each.sum()), np.tile(each, reading.world_size).cumsum()[:-1]
+        np.arange(reading.world_size * counts.sum()), np.tile(counts, reading.world_size).cumsum()[:-1]
     )
     ranks = [
         from_workers(slices[rank * workers : (rank + 1) * workers], reading.micro_batch)

@@ -52,8 +52,8 @@ class Shape:
     def laid(self, layout: Mapping[str, int]) -> Shape:
         """The same export with another layout, in files of the same size."""
         shape = replace(self, layout=layout, files=())
-        each = max(self.files, default=0)
-        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each)) if each else ()
+        size = max(self.files, default=0)
+        files = tuple(min(size, shape.rows - first) for first in range(0, shape.rows, size)) if size else ()
         return replace(shape, files=files)
 
     @property
@@ -84,7 +84,7 @@ class Shape:
         # With another world size than that of the layout, the rest of the layout is no default either.
         laid = self.layout if world_size in (None, self.layout.get("world_size")) else {}
         usual = {"world_size": math.gcd(self.batch, 2), "micro_batch": 1, "workers": 0, "nodes": 1, **laid}
-        given = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
+        asked = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
         return Reading(
             # A layout may leave rows out, so that the export counts as one epoch of the rest.
             rows=self.rows if self.layout else self.sequences,
@@ -92,7 +92,7 @@ class Shape:
             stored_epochs=True,
             batch=self.batch,
             files=self.files,
-            **usual | {name: number for name, number in given.items() if number is not None},
+            **usual | {name: number for name, number in asked.items() if number is not None},
         )
 
 

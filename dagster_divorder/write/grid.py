@@ -84,8 +84,8 @@ def grid_shuffle(
         raise InputError(
             f"memory is {memory:,} bytes and seed {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
         )
-    given = [exports] if isinstance(exports, str | Path) else exports
-    sources, out = open_exports(given), Path(out).absolute()
+    paths = [exports] if isinstance(exports, str | Path) else exports
+    sources, out = open_exports(paths), Path(out).absolute()
     for source in sources:
         if source.manifest["epochs"] > 1:
             raise InputError(
@@ -226,12 +226,12 @@ class _Files:
                 return entry_of(file)
         sizes = [[len(part) for part in self.grid.column(at)] for at in range(self.grid.columns)]
         begins = [0, *accumulate(map(sum, sizes))]
-        about = {
+        manifest = {
             "rows_of_files": [sum(parts) for parts in sizes],
             "sequence_length": self.sources[0].length,
             "tokenizer": self.sources[0].manifest["tokenizer"],
         }
-        columns = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, about)
+        columns = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, manifest)
         firsts = [
             (begin + sum(parts[:number]), parts[number]) for begin, parts in zip(begins, sizes, strict=False)
         ]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.memory import CACHED_BYTES
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.output_manifests import entry_of
@@ -25,9 +25,6 @@ from dagster_divorder.write.curated import OutputFolder
 
 LINE_BYTES = 1024
 """Lines of this mean size or more are written one by one."""
-CACHE_PART = 16
-"""At most main memory divided by this is written in place. From a tenth of memory on Linux writes pages to the disk
-before they are full: 4.3 GB of 24 took 15 s, and 25 s over an older output."""
 
 
 def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
@@ -35,7 +32,7 @@ def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
     folder."""
     total = int(sizes.sum())
     long = total >= LINE_BYTES * len(sizes)
-    few = total <= main_memory() // CACHE_PART
+    few = total <= CACHED_BYTES
     return long and few and isinstance(place, Path) and hasattr(os, "pwritev")
 
 
@@ -81,8 +78,8 @@ def stage_in_place(
             saved = [threads.submit(os.fsync, file.fileno()) for file in opened]
             for name, file in zip(begins, opened, strict=True):
                 output.entries[name] = entry_of(file)
-            for each in saved:
-                each.result()
+            for future in saved:
+                future.result()
 
 
 def _write(data: memoryview, low: list[int], high: list[int], file: list[int], offset: list[int]) -> None:

@@ -166,8 +166,8 @@ def permute(
             folder.explaining("", size, "what passes through it"),
             progress(f"gathering {unit}", len(permutation.rows), unit) as advance,
         ):
-            each = partial(workers.each, environment=KEEP_MEMORY) if workers else map
-            for group, written in zip(groups, each(partial(_scatter, place, cuts), groups), strict=True):
+            calls = partial(workers.each, environment=KEEP_MEMORY) if workers else map
+            for group, written in zip(groups, calls(partial(_scatter, place, cuts), groups), strict=True):
                 begins.append(written)
                 advance(len(group.rows))
         scattered = _Scattered(

@@ -164,8 +164,7 @@ FAULTS = {
     one_dimension: "is F32 of shape [8]; expected a matrix",
     whole_numbers: "is I32 of shape [",
     sentencepiece_only: "has no tokenizer.json and only tokenizer.model, a SentencePiece model",
-    adapter: "is an adapter (LORA) of org/whole-model, which has no weights of its own for tokens; name "
-    "org/whole-model, or merge them",
+    adapter: "is an adapter (LORA) of org/whole-model and has no input embedding; name org/whole-model, or merge",
     pickled_adapter: "is an adapter (LORA) of org/whole-model",
     cache_of_the_hub: "model/snapshots/3c4d or ",
     folder_of_a_training: "model/checkpoint-500",

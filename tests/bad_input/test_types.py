@@ -20,6 +20,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import SOUND, Outcome
 from tests.conftest import examples, topic_records
@@ -56,7 +57,7 @@ def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -
         run_all(chosen, Silent())
     except DivOrderError as error:
         return str(error)
-    finding = run_checks(chosen, stage="curated_output")["every_record_in_output"]
+    finding = run_checks(GRAPH, chosen, stage="curated_output")["every_record_in_output"]
     assert finding.passed, finding.text
     return None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.run import run_all
+from dagster_divorder.pipeline.run import run_graph
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
@@ -75,7 +75,7 @@ def settings(folder: Path, store: str, **engine: Any) -> Settings:
 
 
 def run_letters(of: Settings, progress: Any, stages: Sequence[str] = ("raw_docs", "letters")) -> None:
-    run_all(of, progress, stages, GRAPH)
+    run_graph(GRAPH, of, progress, stages)
 
 
 def calls(of: Settings) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 
 from dagster_divorder.corpus import parts
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.write import permute

@@ -22,9 +22,9 @@ from dagster_divorder.engine import ray as ray_engine
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.engine.ray import RayEngine
 from dagster_divorder.errors import InputError, SettingsError, WorkerError
-from dagster_divorder.pipeline import per_fragment, run_all
+from dagster_divorder.pipeline import per_fragment
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
 from tests.cluster import letters
@@ -276,12 +276,12 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from dagster_divorder import cli, pipeline\n"
+        "from dagster_divorder import cli, stages\n"
         "from tests.cluster import letters\n"
         "from dagster_divorder.engine.progress import Silent\n"
         f"letters.corpus(Path({str(folder)!r}))\n"
         "letters.SECONDS, letters.QUICK = 600.0, 8\n"
-        "pipeline.run_all = lambda settings: letters.run_letters(settings, Silent())\n"
+        "stages.run_all = lambda settings: letters.run_letters(settings, Silent())\n"
         f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
     )
     run = subprocess.Popen(
@@ -382,4 +382,4 @@ def test_workers_that_see_another_store_are_named(
     LocalStore(tmp_path / "other").open()
     settings = Settings.model_validate({"engine": {"address": ray_address}})
     with pytest.raises(SettingsError, match=r"node \S+ of the Ray cluster finds another store at .* mount"):
-        _ = Run(settings, Elsewhere(tmp_path / "here").open(), Silent()).engine
+        _ = Run(settings, Elsewhere(tmp_path / "here").open(), GRAPH, Silent()).engine

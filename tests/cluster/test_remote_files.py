@@ -22,6 +22,7 @@ from dagster_divorder.errors import DiskFullError, InputError, StoreError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
@@ -104,7 +105,7 @@ def test_output_and_exports_are_the_same_bytes_wherever_they_lie(
     known = len(commits)
     assert not run_all(there, Silent())["curated_output"].figures["written"]
     assert len(commits) == known and written(place) == before
-    findings = run_checks(there)
+    findings = run_checks(GRAPH, there)
     for check in ("every_record_in_output", "exports_are_whole", "trainers_keep_the_order"):
         assert findings[check].passed
     # What has another size is written anew.

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus import ingest as ingest_module
-from dagster_divorder.corpus.corpus import Begin
+from dagster_divorder.corpus.blocks import BlockRecords
+from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.ingest import Ingest, Ingested
 from dagster_divorder.corpus.inputs import LineBlock
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
@@ -28,12 +29,13 @@ def ingest(
     store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, *, unterminated: bool = False
 ) -> Ingested:
     with Ingest(store, "jsonl", KEY) as reading:
-        reading.begin(Begin("in.jsonl", "jsonl", DEFAULT_SHAPE))
+        reading.begin(InputFile(Path("in.jsonl"), "jsonl", DEFAULT_SHAPE))
         for at in range(0, len(lines), block):
             part = lines[at : at + block]
             numbers = list(range(at + 1, at + 1 + len(part)))
             last = at + block >= len(lines)
-            reading.add(LineBlock("in.jsonl", part, numbers, last and unterminated))
+            block_of_lines = LineBlock("in.jsonl", part, numbers, last and unterminated)
+            reading.add(BlockRecords(block_of_lines, DEFAULT_SHAPE))
         return reading.finish(share)
 
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from dagster_divorder.corpus import inputs
 from dagster_divorder.corpus.compression import CODECS
+from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.file_states import FileState, PrefixHashes
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
+from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -174,6 +176,14 @@ def test_parquet_rows_in_blocks_and_other_schemas_refused(tmp_path: Path) -> Non
     (tmp_path / "c.parquet").write_bytes(b"no parquet")
     with pytest.raises(InputError, match=r"c\.parquet cannot be read as Parquet"):
         list(read_rows(tmp_path / "c.parquet", None))
+
+
+def test_wrong_columns_without_rows_are_an_error_that_names_the_input_once(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    one = find_files([str(tmp_path / "a.parquet")], shape=Shape(key=1, label="input 2 (a): "))
+    with pytest.raises(InputError) as caught:
+        [block for file in Corpus([one], 100) for block in file.blocks()]
+    assert str(caught.value).startswith("input 2 (a): ") and str(caught.value).count("input 2") == 1
 
 
 def test_parquet_schemas_that_differ_in_nullability_alone_are_told_apart(tmp_path: Path) -> None:

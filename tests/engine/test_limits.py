@@ -22,8 +22,8 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
 from tests.conftest import topic_records, write_jsonl
 

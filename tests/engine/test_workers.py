@@ -16,8 +16,9 @@ from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.local import LocalEngine, Worker, count_workers, worker_number
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
-from dagster_divorder.pipeline import per_fragment, run_stage
+from dagster_divorder.pipeline import per_fragment
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_stage
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
     arrow_pool_and_cores,

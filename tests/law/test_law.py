@@ -330,7 +330,7 @@ class Law(RuleBasedStateMachine):
     def prune(self) -> None:
         """The model forgets what the last run did not use."""
         before = self.view_content()
-        pruned = prune(self.settings(), self.store)
+        pruned = prune(GRAPH, self.settings(), self.store)
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
@@ -441,7 +441,7 @@ class Law(RuleBasedStateMachine):
         # What a file that has grown is known by, in turn: all of its chunks, or samples, in files this small all again.
         file_states.WHOLE_BYTES = 0 if file_states.WHOLE_BYTES else 10 << 30
         stages = GRAPH.needed(chosen)[:count]
-        plan = {stage.stage: stage for stage in make_plan(chosen, *stages).stages}
+        plan = {stage.stage: stage for stage in make_plan(GRAPH, chosen, *stages).stages}
         made = run_all(chosen, Silent(), stages)
         self.check_plan(plan, made)
         self.receipts |= made
@@ -592,7 +592,7 @@ class Law(RuleBasedStateMachine):
             stage = GRAPH[needed[at]]
             if isinstance(stage, PinnedFit):
                 run_all(fresh, Silent(), needed[:at])
-                with closing(Run(fresh, store, Silent())) as run:
+                with closing(Run(fresh, store, GRAPH, Silent())) as run:
                     own, key = self.receipts[stage.name].key, stage.key(run)
                 fit = load_result(store, stage.name, own)
                 assert fit

@@ -23,9 +23,8 @@ from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.store.arrays import unpack, unpack_table
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import is_long, topic_records, write_jsonl
 from tests.law.test_totality import candidates, environment, fields
 
@@ -72,7 +71,7 @@ Result = tuple[str, dict[str, str]]
 def results(settings: Settings) -> dict[str, Result]:
     """Of every stage that an output needs."""
     run_all(settings, Silent())
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     return {name: _result(run, GRAPH[name]) for name in GRAPH.needed(settings)}
 
 

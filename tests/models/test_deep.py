@@ -7,7 +7,7 @@ import functools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,19 @@ from dagster_divorder.models.spec import (
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
 
-pytestmark = pytest.mark.usefixtures("no_matrix_units")
+pytestmark = pytest.mark.usefixtures("no_matrix_units", "one_thread")
+
+Documents = tuple[np.ndarray, np.ndarray]
+"""Ids end to end, and lengths."""
+Folders = Callable[..., Path]
+"""From a kind of checkpoint to its folder."""
 
 LONG = " ".join(TEXTS[::4])
 DOCUMENTS = [*TEXTS[::2], "", "a", LONG, f"{BOS} spelled out {EOS}"]
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Checkpoints by kind, each made once."""
     folder, made = tmp_path_factory.mktemp("models"), set()
 
@@ -54,7 +59,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 
 @pytest.fixture
-def changed(checkpoints: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+def changed(checkpoints: Folders, tmp_path: Path) -> Folders:
     """A copy of a checkpoint with other JSON files, given by name and content."""
 
     def make(kind: str, files: dict[str, Any]) -> Path:
@@ -67,22 +72,13 @@ def changed(checkpoints: Callable[..., Path], tmp_path: Path) -> Callable[..., P
     return make
 
 
-def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> tuple[np.ndarray, np.ndarray]:
+def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> Documents:
     return load_encoder(folder, "tokenizers").encode(texts)
 
 
 def embed(folder: Path, texts: list[str] = DOCUMENTS, *, chunk: bool = False, **options: Any) -> np.ndarray:
     embedder = make_embedder(load(folder, read_spec(folder, **options)), chunk=chunk, threads=2)
     return embedder.embed(*tokens_of(folder, texts)).vectors
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads that share tiny matrices wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @functools.cache
@@ -117,7 +113,7 @@ def plain(folder: Path, text: str, pooling: str, window: int, *, chunk: bool = F
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "bert", "roberta", "gpt2", "t5"])
-def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Callable[..., Path], kind: str) -> None:
+def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Folders, kind: str) -> None:
     folder = checkpoints(kind)
     found = embed(folder)
     window = NO_LIMIT if kind == "t5" else CONTEXT
@@ -133,7 +129,7 @@ def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Callable[..., 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 @pytest.mark.parametrize("pad", [5000, -1, None])
 def test_padding_without_a_row_of_its_own_changes_nothing(
-    checkpoints: Callable[..., Path], changed: Callable[..., Path], kind: str, pad: int | None
+    checkpoints: Folders, changed: Folders, kind: str, pad: int | None
 ) -> None:
     """What stands there is masked out."""
     found = embed(changed(kind, {"config.json": {"pad_token_id": pad}}))
@@ -143,7 +139,7 @@ def test_padding_without_a_row_of_its_own_changes_nothing(
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("chunk", [False, True], ids=["truncate", "chunk"])
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
-def test_poolings_and_windows(checkpoints: Callable[..., Path], kind: str, chunk: bool, pooling: str) -> None:
+def test_poolings_and_windows(checkpoints: Folders, kind: str, chunk: bool, pooling: str) -> None:
     folder = checkpoints(kind)
     found = embed(folder, chunk=chunk, pooling=pooling, max_tokens=19)
     expected = np.stack([plain(folder, text, pooling, 19, chunk=chunk) for text in DOCUMENTS])
@@ -151,9 +147,7 @@ def test_poolings_and_windows(checkpoints: Callable[..., Path], kind: str, chunk
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_only_models_that_see_ahead_are_told_what_is_padding(
-    checkpoints: Callable[..., Path], dtype: Any
-) -> None:
+def test_only_models_that_see_ahead_are_told_what_is_padding(checkpoints: Folders, dtype: Any) -> None:
     masked = {
         kind: load(checkpoints(kind), read_spec(checkpoints(kind), dtype=dtype)).masked
         for kind in AFFIXES
@@ -172,7 +166,7 @@ def test_only_models_that_see_ahead_are_told_what_is_padding(
 @pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no such operator"
 )
-def test_onednn_multiplies_alike(checkpoints: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_multiplies_alike(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for helps in (False, True):
         monkeypatch.setattr(deep, "onednn_helps", lambda helps=helps: helps)
@@ -184,7 +178,7 @@ def test_onednn_multiplies_alike(checkpoints: Callable[..., Path], monkeypatch: 
     np.testing.assert_allclose(found[False], found[True], atol=1e-6)
 
 
-def test_a_whole_book_counts_only_in_chunks(checkpoints: Callable[..., Path]) -> None:
+def test_a_whole_book_counts_only_in_chunks(checkpoints: Folders) -> None:
     folder = checkpoints("llama")
     texts = [LONG, f"{LONG} {TEXTS[0]}"]
     truncated, chunked = (embed(folder, texts, chunk=chunk) for chunk in (False, True))
@@ -193,9 +187,7 @@ def test_a_whole_book_counts_only_in_chunks(checkpoints: Callable[..., Path]) ->
 
 
 @pytest.mark.parametrize("kind", list(AFFIXES))
-def test_special_tokens_around_a_text_are_the_tokenizers_own(
-    checkpoints: Callable[..., Path], kind: str
-) -> None:
+def test_special_tokens_around_a_text_are_the_tokenizers_own(checkpoints: Folders, kind: str) -> None:
     from tokenizers import Tokenizer
 
     folder = checkpoints(kind)
@@ -217,7 +209,7 @@ def test_special_tokens_around_a_text_are_the_tokenizers_own(
     ],
 )
 def test_pooling_is_what_sentence_transformers_files_say(
-    changed: Callable[..., Path], content: dict[str, Any], expected: str
+    changed: Folders, content: dict[str, Any], expected: str
 ) -> None:
     folder = changed("bert", {"1_Pooling/config.json": content})
     assert read_spec(folder).pooling == expected
@@ -233,16 +225,14 @@ def test_pooling_is_what_sentence_transformers_files_say(
         {},
     ],
 )
-def test_a_pooling_that_is_not_offered_is_named(
-    changed: Callable[..., Path], content: dict[str, Any]
-) -> None:
+def test_a_pooling_that_is_not_offered_is_named(changed: Folders, content: dict[str, Any]) -> None:
     folder = changed("bert", {"1_Pooling/config.json": content})
     with pytest.raises(InputError, match=r"1_Pooling/config.json asks for .*deep.pooling = \"mean\""):
         read_spec(folder)
     assert read_spec(folder, pooling="mean").pooling == "mean"
 
 
-def test_layers_after_pooling_are_told_of(changed: Callable[..., Path]) -> None:
+def test_layers_after_pooling_are_told_of(changed: Folders) -> None:
     kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
     modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
     assert modules_after_pooling(changed("bert", {"modules.json": modules})) == ("Dense",)
@@ -264,14 +254,14 @@ def test_layers_after_pooling_are_told_of(changed: Callable[..., Path]) -> None:
     ],
 )
 def test_the_context_is_the_least_that_sane_files_say(
-    changed: Callable[..., Path], kind: str, files: dict[str, Any], expected: int
+    changed: Folders, kind: str, files: dict[str, Any], expected: int
 ) -> None:
     folder = changed(kind, files)
     assert read_spec(folder).window == expected
 
 
 def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
-    changed: Callable[..., Path],
+    changed: Folders,
 ) -> None:
     folder = changed("roberta", {"sentence_bert_config.json": {"max_seq_length": 24}})
     assert read_spec(folder, max_tokens=CONTEXT).window == CONTEXT
@@ -281,7 +271,7 @@ def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
         read_spec(folder, max_tokens=2)
 
 
-def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypatch: Any) -> None:
+def test_device_and_dtype_are_told_apart(changed: Folders, monkeypatch: Any) -> None:
     folder = changed("llama", {"config.json": {"dtype": "bfloat16"}})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -301,9 +291,7 @@ def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypat
     assert read_spec(folder).dtype == "float32"  # as its weights are stored
 
 
-def test_a_model_that_cannot_be_used_says_why(
-    checkpoints: Callable[..., Path], changed: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_be_used_says_why(checkpoints: Folders, changed: Folders, tmp_path: Path) -> None:
     own_code = {"model_type": "nobodys", "auto_map": {"AutoConfig": "code.C", "AutoModel": "code.M"}}
     with pytest.raises(InputError, match="comes with code of its own, which is never run"):
         read_spec(changed("llama", {"config.json": own_code}))
@@ -313,14 +301,14 @@ def test_a_model_that_cannot_be_used_says_why(
     with pytest.raises(InputError, match=r"lacks 18 of 38 weights of LlamaModel .*layers.2"):
         folder = changed("llama", {"config.json": {"num_hidden_layers": 4}})
         load(folder, read_spec(folder))
-    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+    with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
         load(checkpoints("llama"), read_spec(checkpoints("llama")), vocabulary=700)
     (tmp_path / "bert").mkdir()
     with pytest.raises(InputError, match=r"has no config.json; expected a Hugging Face checkpoint"):
         read_spec(tmp_path / "bert")
 
 
-def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
+def test_weights_as_pickle_are_not_read(changed: Folders) -> None:
     folder = changed("bert", {})
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(
@@ -329,7 +317,7 @@ def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
         load(folder, EmbeddingSpec("mean", CONTEXT, (), (), 0, "cpu", "float32"))
 
 
-def test_a_checkpoint_without_its_pooler_is_whole(changed: Callable[..., Path]) -> None:
+def test_a_checkpoint_without_its_pooler_is_whole(changed: Folders) -> None:
     from safetensors.numpy import load_file, save_file
 
     folder = changed("bert", {})
@@ -341,7 +329,7 @@ def test_a_checkpoint_without_its_pooler_is_whole(changed: Callable[..., Path]) 
     np.testing.assert_array_equal(embed(folder), before)
 
 
-def test_transformers_says_nothing(checkpoints: Callable[..., Path], capfd: Any) -> None:
+def test_transformers_says_nothing(checkpoints: Folders, capfd: Any) -> None:
     from transformers.utils import logging
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -366,20 +354,18 @@ class Wrapped(Model):
 
 
 @pytest.fixture(scope="module")
-def llama(checkpoints: Callable[..., Path]) -> Model:
+def llama(checkpoints: Folders) -> Model:
     folder = checkpoints("llama")
     return load(folder, read_spec(folder, dtype="float32"))
 
 
 @pytest.fixture(scope="module")
-def documents(checkpoints: Callable[..., Path]) -> tuple[np.ndarray, np.ndarray]:
+def documents(checkpoints: Folders) -> Documents:
     return tokens_of(checkpoints("llama"))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_bytes_do_not_depend_on_lanes(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int
-) -> None:
+def test_bytes_do_not_depend_on_lanes(llama: Model, documents: Documents, lanes: int) -> None:
     expected = Embedder(llama, Budget(200), chunk=True).embed(*documents).vectors
     used: set[int] = set()
 
@@ -404,7 +390,7 @@ def cpu_error(positions: int) -> Exception:
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("error", [cuda_error, cpu_error])
 def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], error: Callable[[int], Exception], lanes: int
+    llama: Model, documents: Documents, error: Callable[[int], Exception], lanes: int
 ) -> None:
     calls: list[int] = []
 
@@ -430,9 +416,7 @@ def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_a_window_that_never_fits_is_read_in_parts(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int
-) -> None:
+def test_a_window_that_never_fits_is_read_in_parts(llama: Model, documents: Documents, lanes: int) -> None:
     def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
         if ids.size > 30:
             raise cuda_error(ids.size)
@@ -452,9 +436,7 @@ def test_a_window_that_never_fits_is_read_in_parts(
     )
 
 
-def test_where_nothing_fits_the_run_ends_with_a_remedy(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_where_nothing_fits_the_run_ends_with_a_remedy(llama: Model, documents: Documents) -> None:
     def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
         raise cuda_error(ids.size)
 
@@ -462,7 +444,7 @@ def test_where_nothing_fits_the_run_ends_with_a_remedy(
         Embedder(Wrapped(llama, watch), Budget(400)).embed(*documents)
 
 
-def test_other_errors_are_not_taken_for_it(llama: Model, documents: tuple[np.ndarray, np.ndarray]) -> None:
+def test_other_errors_are_not_taken_for_it(llama: Model, documents: Documents) -> None:
     def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -482,7 +464,7 @@ def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-def test_what_overflows_is_computed_again_in_float32(checkpoints: Callable[..., Path]) -> None:
+def test_what_overflows_is_computed_again_in_float32(checkpoints: Folders) -> None:
     folder = checkpoints("llama")
     half = load(folder, read_spec(folder, dtype="bfloat16"))
     ids, lengths = tokens_of(folder)
@@ -508,9 +490,7 @@ def test_what_overflows_is_computed_again_in_float32(checkpoints: Callable[..., 
         torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
 
 
-def test_what_stays_not_finite_gets_the_mean_and_a_flag(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_what_stays_not_finite_gets_the_mean_and_a_flag(llama: Model, documents: Documents) -> None:
     ids, lengths = documents
     marked = int(ids[0])
     found = Embedder(
@@ -527,7 +507,7 @@ def test_what_stays_not_finite_gets_the_mean_and_a_flag(
 
 @pytest.mark.parametrize("error", [cuda_error(9), MemoryError()])
 def test_where_there_is_no_room_to_compute_again_the_flag_stays(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch, error: Exception
+    llama: Model, documents: Documents, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def no_room(model: Model) -> Any:
         raise error
@@ -540,7 +520,7 @@ def test_where_there_is_no_room_to_compute_again_the_flag_stays(
 
 
 def test_another_error_than_memory_while_computing_again_is_not_swallowed(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+    llama: Model, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(model: Model) -> Any:
         raise RuntimeError("expected scalar type Half but found Float")
@@ -551,9 +531,7 @@ def test_another_error_than_memory_while_computing_again_is_not_swallowed(
         Embedder(spoilt, Budget(400)).embed(*documents)
 
 
-def test_where_no_vector_is_finite_all_are_zero_and_flagged(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_where_no_vector_is_finite_all_are_zero_and_flagged(llama: Model, documents: Documents) -> None:
     ids, lengths = documents
     watch = lambda ids, lengths: spoil(np.ones(len(ids), dtype=bool))  # noqa: E731
     found = Embedder(Wrapped(llama, watch), Budget(400)).embed(ids, lengths)

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ from dagster_divorder.models.tokenize import load_encoder
 from tests.conftest import examples
 from tests.tiny_models import CONTEXT, TEXTS, save_model, save_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Folders = Callable[[str], Path]
+"""From a kind of checkpoint to its folder."""
+
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -38,17 +43,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 """Shapes of models: scales of heads, biases, one matrix for queries, keys and values, experts."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads that share tiny matrices wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Checkpoints by kind, each made once."""
     folder = tmp_path_factory.mktemp("models")
     save_tokenizer(folder / "tokenizer")
@@ -121,7 +117,7 @@ def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", [*KINDS, "bootstrap"])
-def test_gradients_are_those_of_autograd(checkpoints: Callable[[str], Path], kind: str, layers: int) -> None:
+def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers: int) -> None:
     folder = checkpoints(kind)
     model, theirs = opened(folder, layers=layers), plain(folder)
     ids, lengths = batch(CONTEXT, 31, 30, 2, 1)
@@ -142,7 +138,7 @@ def test_gradients_are_those_of_autograd(checkpoints: Callable[[str], Path], kin
     assert model.proxy.parameters == sum(each.shape[1] for each in found.values())
 
 
-def test_an_output_layer_of_its_own(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_output_layer_of_its_own(checkpoints: Folders, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(checkpoints("llama"))
@@ -158,7 +154,7 @@ def test_an_output_layer_of_its_own(checkpoints: Callable[[str], Path], tmp_path
 
 
 @pytest.fixture(scope="module")
-def llama(checkpoints: Callable[[str], Path]) -> GradientModel:
+def llama(checkpoints: Folders) -> GradientModel:
     return opened(checkpoints("llama"))
 
 
@@ -219,7 +215,7 @@ def test_batches_that_do_not_fit_are_halved(llama: GradientModel, monkeypatch: p
         embedder.embed(ids, lengths)
 
 
-def test_what_is_not_finite_is_flagged_alone(checkpoints: Callable[[str], Path]) -> None:
+def test_what_is_not_finite_is_flagged_alone(checkpoints: Folders) -> None:
     model = opened(checkpoints("llama"))
     # The output layer is the table of the input; of this one a row is spoilt, and no logit with it.
     model.head = copy.deepcopy(model.head)
@@ -235,7 +231,7 @@ def test_what_is_not_finite_is_flagged_alone(checkpoints: Callable[[str], Path])
     np.testing.assert_allclose(found.vectors[others], expected[others], atol=1e-5)
 
 
-def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Callable[[str], Path]) -> None:
+def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Folders) -> None:
     """A token that cannot come: the slope of its loss is finite."""
     model = opened(checkpoints("llama"))
     bias = torch.zeros(600)
@@ -293,7 +289,7 @@ def test_signs_are_as_random_as_coins() -> None:
         assert abs(float((made[one] * made[other]).mean())) < 4 / (2048 * 256) ** 0.5
 
 
-def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> None:
+def test_cosines_of_gradients_are_kept(checkpoints: Folders) -> None:
     """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
     K >= 6 ln n / (eps^2 / 2 - eps^3 / 3)."""
     dims, ids_of = 4096, load_encoder(checkpoints("llama")).encode
@@ -321,7 +317,7 @@ def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> No
 
 
 @pytest.mark.slow
-def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+def test_models_that_will_not_do(checkpoints: Folders, tmp_path: Path) -> None:
     from transformers import BertLMHeadModel
 
     for kind in ("bert", "t5"):
@@ -343,7 +339,7 @@ def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: P
         InputError, match=r"gradients.dims is 10,000 and the last 1 blocks .* have 9,280 parameters"
     ):
         describe(checkpoints("llama"), layers=1, dims=10_000, setting="deep.model")
-    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+    with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
         opened(checkpoints("llama"), vocabulary=700)
     save_tokenizer(save_model(tmp_path / "untied", "llama"))
     with pytest.raises(InputError, match=r"lacks 1 of 21 weights of LlamaForCausalLM .*lm_head"):
@@ -351,7 +347,7 @@ def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: P
 
 
 def test_a_model_whose_gradients_would_be_wrong_is_refused(
-    checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits that are more than the output layer's: scaled, as Granite's, or bent, as Gemma 2's."""
     from transformers import LlamaForCausalLM

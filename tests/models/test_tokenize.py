@@ -110,13 +110,10 @@ class TestEitherEngine:
         assert (ids.dtype, lengths.dtype) == (np.uint16, np.int64)
         assert (len(lengths), lengths[1], lengths.sum()) == (3, 0, len(ids))
 
-    def test_no_texts(self, engines, which):
-        ids, lengths = engines[which].encode([])
-        assert (len(ids), len(lengths), ids.dtype) == (0, 0, np.uint16)
-
-    def test_ten_thousand_empty_texts(self, engines, which):
-        ids, lengths = engines[which].encode([""] * 10_000)
-        assert (len(ids), len(lengths), lengths.any()) == (0, 10_000, False)
+    @pytest.mark.parametrize("count", [0, 10_000])
+    def test_empty_texts(self, engines, which, count):
+        ids, lengths = engines[which].encode([""] * count)
+        assert (len(ids), ids.dtype, len(lengths), lengths.any()) == (0, np.uint16, count, False)
 
     def test_the_division_into_calls_does_not_matter(self, engines, which, monkeypatch):
         texts = [f"text {n} " * n for n in range(40)]

@@ -21,6 +21,9 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.validation import ALL, EQUAL
 from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, save_model, save_tokenizer
 
+Folders = Callable[[str], Path]
+"""From a kind of checkpoint to its folder."""
+
 KINDS = ["llama", "qwen3", "gpt2"]
 LONG = " ".join(TEXTS[::5])
 ROWS = [
@@ -34,7 +37,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     folder = tmp_path_factory.mktemp("causal")
 
     def get(kind: str) -> Path:
@@ -81,7 +84,7 @@ def one_at_a_time(directory: Path, context: int) -> dict[str, list[float]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("context", "batch_tokens"), [(None, 8192), (7, 30)])
 def test_losses_are_those_of_one_document_at_a_time(
-    checkpoint: Callable[[str], Path], heldout: Path, kind: str, context: int | None, batch_tokens: int
+    checkpoint: Folders, heldout: Path, kind: str, context: int | None, batch_tokens: int
 ) -> None:
     directory = checkpoint(kind)
     found = loss_by_source(directory, heldout, context=context, batch_tokens=batch_tokens, device="cpu")
@@ -103,7 +106,7 @@ def test_losses_are_those_of_one_document_at_a_time(
     )
 
 
-def test_a_model_in_memory_is_left_as_it_was(checkpoint: Callable[[str], Path], heldout: Path) -> None:
+def test_a_model_in_memory_is_left_as_it_was(checkpoint: Folders, heldout: Path) -> None:
     directory = checkpoint("llama")
     model = AutoModelForCausalLM.from_pretrained(directory).train()
     found = loss_by_source(model, heldout / "heldout.parquet")
@@ -118,9 +121,7 @@ def test_a_model_in_memory_is_left_as_it_was(checkpoint: Callable[[str], Path], 
     assert found.equals(loss_by_source(named, heldout, tokenizer=directory))
 
 
-def test_what_cannot_be_measured_is_refused(
-    checkpoint: Callable[[str], Path], heldout: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_measured_is_refused(checkpoint: Folders, heldout: Path, tmp_path: Path) -> None:
     directory = checkpoint("gpt2")
     with pytest.raises(InputError, match="a window of 1 tokens predicts none"):
         loss_by_source(directory, heldout, batch_tokens=1)
@@ -144,7 +145,7 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_a_model_that_does_not_fit_into_memory_is_explained(
-    checkpoint: Callable[[str], Path], heldout: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Folders, heldout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = checkpoint("llama")
 
@@ -159,7 +160,7 @@ def test_a_model_that_does_not_fit_into_memory_is_explained(
 
 
 def test_the_command_shows_sources_and_the_warning(
-    checkpoint: Callable[[str], Path], heldout: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Folders, heldout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["loss", str(checkpoint("gpt2")), str(heldout)]) == 0
     out = capsys.readouterr().out

@@ -19,7 +19,7 @@ from dagster_divorder.pipeline import drift
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.ari_comparison import (
     DIFFERENT,
     HEATMAP,
@@ -34,7 +34,6 @@ from dagster_divorder.stages.topics.ari_comparison import (
 )
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -86,7 +85,7 @@ def hash_of(text: str) -> int:
 def embed(settings: Settings, **kinds: str) -> Run:
     """The corpus read, and each space given the vectors of a kind; what else they would be made of is only named."""
     raw_docs = run_stage("raw_docs", settings, Silent())
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    run = open_run(settings)
     for space, kind in kinds.items():
         stage = STAGE_OF[space]
         files = StageFiles(run.store, stage, content_hash(stage, kind))

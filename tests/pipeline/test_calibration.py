@@ -16,9 +16,8 @@ from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.topics.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.components import load_space
 from dagster_divorder.stages.topics.k_calibration import load_table, load_vectors
@@ -77,7 +76,7 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
     assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
-    assert run_checks(settings, stage="clusters")["number_of_clusters_is_clear"].passed
+    assert run_checks(GRAPH, settings, stage="clusters")["number_of_clusters_is_clear"].passed
     for row in rows:
         assert 0 <= row["spread"] < 0.1
         assert abs(row["silhouette, as clustered"] - row["silhouette"]) <= 2 * row["spread"]
@@ -114,7 +113,7 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
     made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, _ = made
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     space = load_space(run)
     kept = load_vectors(run, space)
     assert kept.kept.shape == (200, 16)
@@ -242,7 +241,7 @@ def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     assert (report["recommended"], report["auto_takes"]) == ("no clear number", 12)
     assert receipts["clusters"].figures["k"] == 12
     assert not any(row["recommended"] for row in table(settings, receipts["k_calibration"]))
-    found = run_checks(settings, stage="clusters")["number_of_clusters_is_clear"]
+    found = run_checks(GRAPH, settings, stage="clusters")["number_of_clusters_is_clear"]
     assert not found.passed
     assert found.text == f"N{note[1:]}."
 
@@ -261,7 +260,7 @@ def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
     monkeypatch.setattr(module, "most_points", lambda k, algorithm: 20 * k)
     monkeypatch.setattr(module, "FITS", 4)
     run_stage("k_calibration", settings.refitting("k_calibration"), Silent())
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     vectors = load_vectors(run, load_space(run)).kept
     assert len(fitted) == 4 * len(VALUES)
     for k in VALUES:

@@ -14,9 +14,8 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import cluster_map, map_fit
 from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
@@ -54,7 +53,7 @@ class Corpus:
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
-        shown = load_map(Run(self.settings, self.store))
+        shown = load_map(open_run(self.settings))
         assert shown
         return shown
 
@@ -114,7 +113,7 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     table = pq.read_table(corpus.store.local(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
     assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
-    names = load_names(Run(corpus.settings, corpus.store))
+    names = load_names(open_run(corpus.settings))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
     assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
 
@@ -283,7 +282,7 @@ def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
     xy, shown = np.load(out / SIDECAR), corpus.shown()
     assert xy.dtype == np.float32 and xy.shape == (81, 2)
     on_map = {tuple(i): xy for i, xy in zip(shown.ids.tolist(), shown.xy.tolist(), strict=True)}
-    run = Run(corpus.settings, corpus.store)
+    run = open_run(corpus.settings)
     ids = document_ids(corpus.store, run.view)[run.view.document_row].tolist()
     nowhere = [float("nan")] * 2
     expected = [on_map.get(tuple(i), nowhere) for i in ids]

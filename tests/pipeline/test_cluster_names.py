@@ -13,7 +13,7 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import cluster_table as module
 from dagster_divorder.stages.topics.cluster_names import _evenly, load_names
 from dagster_divorder.stages.topics.cluster_table import EXAMPLES, NEAREST, load_cluster_table
@@ -55,7 +55,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 def table_of(settings: Settings) -> list[dict[str, Any]]:
     run_all(settings, Silent(), CLUSTERED)
-    return load_cluster_table(Run(settings, LocalStore(settings.store.path).open(), Silent()))
+    return load_cluster_table(open_run(settings))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 def test_results_and_manifest_carry_the_names(made: Settings) -> None:
-    names = load_names(Run(made, LocalStore(made.store.path).open(), Silent()))
+    names = load_names(open_run(made))
     documents = load_results(made.store.path).documents
     assert documents["cluster_name"].tolist() == [names[label] for label in documents["cluster"]]
     meta = orjson.loads((made.output.path / "curated_meta.json").read_bytes())
@@ -179,4 +179,4 @@ def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_pa
         folders = [f"fits/{stage}" for stage in ("centroids", "cluster_names")] + ["stages/clusters"]
         assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
         assert len(load_state(store).results["cluster_names"]) == 2
-    assert load_names(Run(four, store, Silent()))
+    assert load_names(Run(four, store, GRAPH, Silent()))

@@ -19,10 +19,8 @@ from dagster_divorder.models.embed import NOT_FINITE, make_embedder
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
@@ -172,7 +170,7 @@ def test_the_key_is_what_settings_come_to(
 def key_of(settings: Settings) -> str:
     """The key that a run would have, without one."""
     run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
-    here = Run(settings, LocalStore(settings.store.path), Silent())
+    here = open_run(settings)
     embed = deep_embeddings._embed_of(here)
     assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings.Embed)
     return GRAPH[STAGE].key(here)

@@ -13,14 +13,12 @@ from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
@@ -38,7 +36,7 @@ def corpus(tmp_path: Path) -> Path:
 def prepared(settings: Settings, stage: str = "deep_model") -> Run:
     """A run of which a stage, and all before it, have run."""
     run_all(settings, Silent(), GRAPH.needed(settings, stage))
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:

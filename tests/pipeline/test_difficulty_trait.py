@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import Run, run_all
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.order.bin_edges import DIFFICULTY_BINS
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text import difficulty_counts as stage
@@ -38,7 +37,7 @@ def test_difficulty_is_a_trait_in_bins_of_its_own_number(tmp_path: Path, setting
     records += [{"text": " ".join(rng.permutation(phrase * (2 + n % 5))), "id": 100 + n} for n in range(60)]
     write_jsonl(tmp_path / "docs.jsonl", records)
     run(settings)
-    of = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    of = open_run(settings)
     traits = load_traits(of)
     codes, names = traits.codes["difficulty"], traits.names["difficulty"]
     assert len(names) <= DIFFICULTY_BINS + 1
@@ -69,7 +68,7 @@ def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
     monkeypatch.setattr(stage, "CLIP_TOKENS", 8)
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
-    of = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    of = open_run(settings)
     counted = unpack(stage._count_token_pairs(of)[stage.COUNTS])
     assert 300 < counted["tokens"].sum() <= 400
     assert len(counted["documents"]) >= 400 // 8 - 1

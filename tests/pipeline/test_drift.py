@@ -16,12 +16,12 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure import stationarity
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
 from tests.twins.stationarity import bucket
@@ -51,15 +51,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
-
-
 @pytest.fixture(params=[False, True], ids=["documents", "documents with an end-of-text token"])
 def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[str, Feature]]:
     settings = settings_of(corpus, packing={"end_of_text": request.param})
     run_all(settings, Silent())
-    run = left(settings)
+    run = open_run(settings)
     traits = load_traits(run)
     sample = stationarity.load_sample(run, traits)
     return run, {feature.name: feature for feature in stationarity.features(run, traits, sample)}
@@ -128,7 +124,7 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
 def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(corpus, sequence={"length": 16, "batch": 2})
     run_all(settings, Silent())
-    run = left(settings)
+    run = open_run(settings)
     packed, order = load_packed(run), load_sequence_order(run)[0]
     monkeypatch.setattr(stationarity, "SEQUENCES", 60)
     sample = stationarity.load_sample(run, load_traits(run))
@@ -161,7 +157,7 @@ def test_it_is_measured_once_whatever_evidence_comes_later(corpus: Path, tmp_pat
     for stage in ("diversity_metrics", "stationarity"):
         assert (later[stage].version, later[stage].files) == (first[stage].version, first[stage].files)
         assert later[stage].figures["new_documents"] == 0
-    names = {of.feature for of in load_stationarity(left(settings)).features}
+    names = {of.feature for of in load_stationarity(open_run(settings)).features}
     assert "external vectors" in names and "shallow vectors" not in names
     assert later["curated_output"].figures["written"] is False
 
@@ -173,7 +169,7 @@ def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
             corpus, order={"strategy": strategy}, sequence={"length": 64, "batch": 8, "strategy": strategy}
         )
         run_all(settings, Silent())
-        found[strategy] = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
+        found[strategy] = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
     assert found["random"].passed and found["random"].text.startswith("Nothing drifts")
     assert not found["original"].passed
     places = {row["feature"]: row for row in found["original"].figures["features"]}
@@ -186,7 +182,7 @@ def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
     moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
     settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
     run_all(settings, Silent())
-    found = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
+    found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
     assert found.passed and "order.targets asks for a mix that moves" in found.text
     assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
         "source",
@@ -198,5 +194,5 @@ def test_of_a_few_sequences_nothing_is_told(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     settings = settings_of(tmp_path, sequence={"length": 1 << 16})
     run_all(settings, Silent())
-    found = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
+    found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
     assert found.passed and "cannot be told" in found.text

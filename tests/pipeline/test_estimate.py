@@ -16,14 +16,14 @@ import dagster_divorder
 from dagster_divorder.cli import main
 from dagster_divorder.cli.estimates import amount, bytes_of, duration
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline import calibration, run_all
-from dagster_divorder.pipeline import estimate as estimates
-from dagster_divorder.pipeline.calibration import Calibration, Measured, Sampled
-from dagster_divorder.pipeline.estimate import make_estimate
+from dagster_divorder.estimates import calibration
+from dagster_divorder.estimates import first_run as estimates
+from dagster_divorder.estimates.calibration import Calibration, Measured, Sampled
+from dagster_divorder.estimates.first_run import make_estimate
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.stage import Size
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.store.connect import store_of
 from tests.conftest import topic_records, write_jsonl
 

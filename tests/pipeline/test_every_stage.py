@@ -149,7 +149,7 @@ class History:
         return run_all(settings or self.settings, Silent(), self.stages)
 
     def plan(self) -> dict[str, StagePlan]:
-        return {stage.stage: stage for stage in make_plan(self.settings, *self.stages).stages}
+        return {stage.stage: stage for stage in make_plan(GRAPH, self.settings, *self.stages).stages}
 
     def results(self) -> dict[str, set[str]]:
         """By stage, the names of the files that are stored of it, which hold hashes of their bytes."""
@@ -218,7 +218,7 @@ class History:
     def pruned(self) -> dict[str, Receipt]:
         """After a prune, nothing is allowed to be computed either."""
         self.restore("first")
-        prune(self.settings, LocalStore(self.settings.store.path).open())
+        prune(GRAPH, self.settings, LocalStore(self.settings.store.path).open())
         return self.run_without_computing()
 
     @cached_property

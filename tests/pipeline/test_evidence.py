@@ -18,15 +18,13 @@ from dagster_divorder.core.measure import WINDOWS
 from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.view.strategies import by_batches, conclusions
 from dagster_divorder.view.words import points
 from tests.conftest import topic_records, write_jsonl
@@ -50,13 +48,9 @@ def settings_of(corpus: Path, **sections: dict[str, Any]) -> Settings:
     )
 
 
-def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
-
-
 def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
     run_all(settings, Silent())
-    return load_metrics(left(settings))
+    return load_metrics(open_run(settings))
 
 
 def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
@@ -83,7 +77,7 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
     """Token by token: the stream as a trainer reads it, and every window of it."""
     settings = settings_of(corpus)
     figures = metrics_of(settings)["sequences"]
-    run = left(settings)
+    run = open_run(settings)
     packed, epochs, labels = load_packed(run), load_sequence_order(run), load_traits(run).codes["cluster"]
     stream = np.concatenate(
         [
@@ -104,7 +98,7 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
 
 def test_the_table_has_a_column_an_order(corpus: Path) -> None:
     settings = settings_of(corpus)
-    metrics, rows = metrics_of(settings), load_table(left(settings))
+    metrics, rows = metrics_of(settings), load_table(open_run(settings))
     found = {(row["trait"], row["window"], row["measure"]): row for row in rows}
     assert len(found) == len(rows)
     worst = found["length", "batch (anywhere)", "worst"]
@@ -128,7 +122,7 @@ def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
-    found = load_verdict(left(balanced)).sequences
+    found = load_verdict(open_run(balanced)).sequences
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
     assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
@@ -137,9 +131,9 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
         sequence={"length": 64, "batch": 4, "strategy": "original"},
     )
     with pytest.raises(MissingStageError, match="made with other settings"):
-        load_verdict(left(as_it_is))
+        load_verdict(open_run(as_it_is))
     run_all(as_it_is, Silent())
-    found = load_verdict(left(as_it_is)).sequences
+    found = load_verdict(open_run(as_it_is)).sequences
     assert not found.passed
     assert "cluster in any batch" in found.text()
     # Topics lie in blocks: the last batch and the first one are of one topic each.
@@ -168,7 +162,7 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
         corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
     )
     run_all(settings, Silent(), [*GRAPH.needed(settings), "strategy_comparison"])
-    rows = load_comparison(left(settings))
+    rows = load_comparison(open_run(settings))
     pairs = [(row["documents"], row["sequences"]) for row in rows]
     assert pairs == [
         ("original", "original"),
@@ -206,7 +200,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert main(["compare"]) == 0
     *lines, _ = capsys.readouterr().out.strip("\n").splitlines()
     assert any("sequences of 128 tokens, batches of 4, 4 clusters" in line for line in lines)
-    stored = by_batches(load_comparison(left(load_settings())))
+    stored = by_batches(load_comparison(open_run(load_settings())))
     assert lines[: len(conclusions(stored))] == conclusions(stored)
     assert {row["documents"] for row in stored} == set(load_settings().comparison.documents)
     shown = [
@@ -236,7 +230,7 @@ def test_the_comparison_measures_the_pipelines_own_order(corpus: Path) -> None:
     settings = settings_of(corpus, comparison={"documents": ("balanced",), "sequences": ("balanced",)})
     figures = metrics_of(settings)["sequences"]
     run_stage("strategy_comparison", settings, Silent())
-    (row,) = load_comparison(left(settings))
+    (row,) = load_comparison(open_run(settings))
     assert row["distinct clusters a sequence"] == figures["split"]["mean"]
     assert row["worst share, batch anywhere"] == figures["windows"]["batch"]["cluster"]["worst"]
     assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

@@ -22,13 +22,14 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
 from dagster_divorder.corpus.find import find_files
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.shards import rotate_shards
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -92,7 +93,7 @@ def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
 
 def training(settings: Settings) -> list[list[int]]:
     """The ids that a trainer is to read, epoch after epoch, gathered the slow way."""
-    run = Run(settings, LocalStore(settings.store.path))
+    run = open_run(settings)
     packed, documents = load_packed(run), []
     end = run.receipt("base_model").facts["directory"] if settings.model.base != "bootstrap" else None
     assert end is None
@@ -130,7 +131,7 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     before = inodes(one)
     assert run_all(one, Silent())["exports"].figures["new_documents"] == 0
     both = make("parquet", "megatron")
-    plan = {stage.stage: stage for stage in make_plan(both).stages}
+    plan = {stage.stage: stage for stage in make_plan(GRAPH, both).stages}
     assert plan["exports"].scope == "all"
     run_all(both, Silent())
     assert before.items() < inodes(both).items()
@@ -273,15 +274,15 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     data = bytearray(shard.read_bytes())
     data[7] ^= 1
     shard.write_bytes(data)
-    found = run_checks(settings, stage="exports")["exports_are_whole"]
+    found = run_checks(GRAPH, settings, stage="exports")["exports_are_whole"]
     assert not found.passed and str(shard) in found.text and "sha256" in found.text
     with pytest.raises(InputError, match=f"{shard} was altered: its sha256 is"):
         verify(settings, settings.exports.path / "olmo", None)
     run_all(settings, Silent())
     assert files_of(settings) == whole
-    assert run_checks(settings, stage="exports")["exports_are_whole"].passed
+    assert run_checks(GRAPH, settings, stage="exports")["exports_are_whole"].passed
     (settings.exports.path / "_olmo/manifest.json").write_bytes(b"{}")
-    assert not any(finding.passed for finding in run_checks(settings, stage="exports").values())
+    assert not any(finding.passed for finding in run_checks(GRAPH, settings, stage="exports").values())
     with pytest.raises(InputError, match=r"no manifest\.json that is whole is in .*/_olmo; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
 
@@ -295,7 +296,7 @@ def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
     mine = settings.exports.path / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    for refused in (lambda: run_all(settings, Silent()), lambda: make_plan(settings)):
+    for refused in (lambda: run_all(settings, Silent()), lambda: make_plan(GRAPH, settings)):
         with pytest.raises(InputError, match=r"is there and was not written by this store; exports\.path"):
             refused()
     assert os.listdir(mine.parent) == [mine.name] and mine.read_text() == "mine"
@@ -324,7 +325,7 @@ def test_text_lies_in_the_order_of_the_sequences_and_parts_make_the_documents(
     assert {record: "".join(parts[record][at] for at in range(len(parts[record]))) for record in parts} == {
         at: record["text"] for at, record in enumerate(records)
     }
-    run = Run(settings, LocalStore(settings.store.path))
+    run = open_run(settings)
     packed, order = load_packed(run), load_sequence_order(run)[0]
     runs = [run for sequence in order for run in range(packed.indptr[sequence], packed.indptr[sequence + 1])]
     assert [line["record"] for line in lines] == packed.document[runs].tolist()
@@ -342,7 +343,7 @@ def test_every_format_says_what_it_is(make: Make) -> None:
         assert manifest["files"].keys() | {EXPORT_MANIFEST} == {
             *folder_at(settings.exports.path / name).names()
         }
-    found = run_checks(settings, stage="exports")["trainers_keep_the_order"]
+    found = run_checks(GRAPH, settings, stage="exports")["trainers_keep_the_order"]
     assert found.passed
     rows = {row["trainer"]: row for row in found.figures["trainers"]}
     batches = 2 * sequences // 4
@@ -429,7 +430,7 @@ def test_exports_name_records_where_the_stream_is_not_the_records(
     write_jsonl(tmp_path / "docs.jsonl", records)
     settings = make("text", "olmo", input={"id_field": "name", "source_field": "source"}, **sections)
     run_all(settings, Silent())
-    run = Run(settings, LocalStore(settings.store.path))
+    run = open_run(settings)
     times = load_times(run)
     assert not (times == 1).all()
     parts, read = defaultdict(dict), set()
@@ -547,27 +548,18 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Pa
     content["model"]["dropout"] = 0.5
     content["pre_tokenizer"]["add_prefix_space"] = True
     (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
-    said = Said()
+    notes: list[str] = []
     settings = make("parquet", "text", model={"base": str(checkpoint)})
-    run_all(settings, said)
-    run_all(settings, said)
+    for _ in range(2):
+        run_all(settings, Log(notes.append))
     for part in (
         f"{checkpoint}: tokenizer.json has BPE dropout 0.5",
         "names the class PreTrainedTokenizerFast",
     ):
-        assert sum(part in note for note in said.notes) == 1
+        assert sum(part in note for note in notes) == 1
     texts = [record["text"] for record in topic_records(12)]
-    expected = Run(settings, LocalStore(settings.store.path)).column("token_counts", "ids")
+    expected = open_run(settings).column("token_counts", "ids")
     for name in ("parquet", "text"):
         tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
-
-
-class Said(Silent):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)

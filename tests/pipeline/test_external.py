@@ -126,7 +126,7 @@ def test_vectors_of_your_own_may_be_compared_without_being_clustered(
     }
     auto = settings.model_copy(update={"embedding": corpus.settings(embedding={"kind": "auto"}).embedding})
     run_all(auto, Silent())
-    scopes = {stage.stage: stage.scope for stage in make_plan(auto).stages}
+    scopes = {stage.stage: stage.scope for stage in make_plan(GRAPH, auto).stages}
     assert scopes["external_embeddings"] == scopes["ari_comparison"] == "nothing"
 
 
@@ -254,7 +254,7 @@ def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> N
     )
     assert "embed the records that have come" in message
     with pytest.raises(InputError, match="has 50 rows; the input has 61 records"):
-        make_plan(corpus.settings())
+        make_plan(GRAPH, corpus.settings())
     np.save(corpus.path, vectors_of([*TEXTS, "a", "b"]))
     assert "embed the input as it is now" in refused(corpus)
     with (corpus.folder / "docs.jsonl").open("ab") as file:

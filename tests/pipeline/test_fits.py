@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
     _, versions = everything
     settings = settings_in(made)
     lost = lose_fit(made / "store", stage)
-    for attempt in (run, make_plan) if FITS[stage] else (run,):
+    for attempt in (run, partial(make_plan, GRAPH)) if FITS[stage] else (run,):
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
@@ -132,7 +133,7 @@ def test_fits_outlive_a_state_that_is_lost(made: Path, everything: tuple[Path, d
     (made / "store/state.json").unlink()
     settings = settings_in(made)
     with pytest.raises(StoreError, match=r"state\.json is damaged or gone; run again"):
-        make_plan(settings)
+        make_plan(GRAPH, settings)
     assert run(settings) == everything[1]
 
 
@@ -140,7 +141,7 @@ def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, mak
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings, other = (make_settings(embedding={"pca": pca}) for pca in (0, 3))
     versions = [run(one) for one in (settings, other)]
-    prune(settings, LocalStore(settings.store.path))
+    prune(GRAPH, settings, LocalStore(settings.store.path))
     assert [run(one) for one in (settings, other)] == versions
 
 
@@ -149,7 +150,7 @@ def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings
     settings = make_settings()
     run_all(settings, Notes())
     lost = lose_fit(settings.store.path, "centroids")
-    prune(settings, LocalStore(settings.store.path))
+    prune(GRAPH, settings, LocalStore(settings.store.path))
     with pytest.raises(StoreError, match=re.escape(f"fit {lost} is missing")):
         run_all(settings, Notes())
 
@@ -165,11 +166,11 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
-    assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
+    assert run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"].passed
 
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
-    planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
+    planned = {stage.stage: stage.why for stage in make_plan(GRAPH, settings).stages}
     reason = "0% of the documents that it was made on are left"
     assert planned["base_model"] == f"{reason}; divorder run --refit model makes it again"
     if not pca:
@@ -192,15 +193,15 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert warning in notes.said
     assert warning in again_notes.said
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
-    assert make_plan(settings).stages[1].why == planned["base_model"]
-    finding = run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"]
+    assert make_plan(GRAPH, settings).stages[1].why == planned["base_model"]
+    finding = run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"]
     assert not finding.passed
     assert "divorder run --refit model" in finding.remedy
 
     run_all(settings.refitting("model", "clusters", "cluster_map"), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
     assert renewed["base_model"].figures["note"] is None
-    assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
+    assert run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"].passed
     places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
     fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):

@@ -14,11 +14,10 @@ from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 BATCH, LENGTH = 4, 64
@@ -26,9 +25,10 @@ BATCH, LENGTH = 4, 64
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Of a run with own ids, two epochs, and two records that are equal."""
+    """Of a run with own ids, two epochs, two records that are equal, and one without a source."""
     folder = tmp_path_factory.mktemp("forensics")
     records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(15))]
+    del records[7]["source"]
     write_jsonl(folder / "docs.jsonl", [*records, records[3]])
     made = Settings(
         input={"paths": [str(folder / "docs.jsonl")], "id_field": "id", "source_field": "source"},
@@ -46,7 +46,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 def read_slowly(settings: Settings) -> list[tuple[int, int, int, int, int]]:
     """(step, sequence, offset, record, first token of it) of every run of tokens, in the order of training."""
-    run, found = Run(settings, LocalStore(settings.store.path)), []
+    run, found = open_run(settings), []
     packed = load_packed(run)
     for position, sequence in enumerate(load_sequence_order(run).reshape(-1).tolist()):
         offset = 0
@@ -68,7 +68,8 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
     assert rows == [[step, position, offset, start] for step, position, offset, _, start in every]
     names = [f"doc-{record if record < 60 else 3}" for *_, record, _ in every]
     assert table["id"].tolist() == names
-    assert set(table["source"]) == {"sea.example", "kitchen.example", "garden.example", "rail.example"}
+    sources = {"sea.example", "kitchen.example", "garden.example", "rail.example"}
+    assert set(table["source"].dropna()) == sources and table["source"].isna().any()
     assert (table["start"] + table["tokens"] <= table["document_tokens"]).all()
     assert table["first_words"][0].startswith(("sea", "kitchen", "garden", "rail"))
     # One step, one sequence, one document are parts of it.
@@ -143,12 +144,12 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
     after = read_slowly(planned)
     frozen = [row for row in before if row[0] < 3]
     assert after[: len(frozen)] == frozen
-    epoch = load_sequence_order(Run(planned, LocalStore(planned.store.path))).shape[1]
+    epoch = load_sequence_order(open_run(planned)).shape[1]
     gone |= {3, 60} if gone & {3, 60} else set()
     later = {record for _, position, _, record, _ in after[len(frozen) :] if position < epoch}
     assert not later & gone
     assert later | gone | {record for *_, record, _ in frozen} == set(range(61))
-    found = run_checks(planned, stage="packed_sequences")["no_token_lost"]
+    found = run_checks(GRAPH, planned, stage="packed_sequences")["no_token_lost"]
     assert found.passed and "but for those of" in found.text
     # Cut again: what was cut stays so.
     assert set(cut(planned, ids=["doc-2"], resume_at=5).order.cut) == {*planned.order.cut, "doc-2"}
@@ -165,6 +166,9 @@ def test_the_commands_show_it(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(where(settings, steps=[2, 3]))
     assert "doc-" in lines[1] and ".example, " in lines[1]
+    (step, *_) = where(settings, ids=["doc-7"]).step
+    assert main(["where", "--step", str(step)]) == 0, "one of its documents has no source"
+    capsys.readouterr()
     assert main(["cut", "--step", "2..3"]) == 0
     said = capsys.readouterr().out
     assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said

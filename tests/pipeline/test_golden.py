@@ -26,10 +26,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
 from dagster_divorder.settings.sections import Selection
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.store.arrays import unpack, unpack_table
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
@@ -169,7 +168,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
     def make(settings: Settings, stages: tuple[str, ...]) -> None:
         run_all(settings, Silent(), stages)
-        run = Run(settings, LocalStore(settings.store.path), Silent())
+        run = open_run(settings)
         found.update({name: of_stage(run, name) for name in stages if name not in found})
 
     evidence = [stage for name in EVIDENCE for stage in GRAPH.step(settings, name)]

@@ -16,11 +16,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.models.gradients import GradientModel
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -92,7 +90,7 @@ def test_gradients_are_stored_by_document(
         )
         assert run(settings).version == first.version
     # The file of all rows is of the last result, and prune leaves it.
-    prune(settings, LocalStore(settings.store.path).open())
+    prune(GRAPH, settings, LocalStore(settings.store.path).open())
     assert [path.name for path in (settings.store.path / "results").iterdir()] == [
         f"gradients-{first.version}.npy"
     ]
@@ -134,7 +132,7 @@ def test_the_key_is_what_settings_come_to(
             make_settings, **{**more, "gradients": {"model": str(llama), **more.get("gradients", {})}}
         )
         run_all(settings, Silent(), GRAPH.needed(settings, "gradient_model"))
-        here = Run(settings, LocalStore(settings.store.path), Silent())
+        here = open_run(settings)
         embed = gradient_embeddings.gradients_of(here)
         # The window begins as the model's own does, and does not end where a text is cut.
         assert (len(embed.spec.prefix), embed.spec.suffix) == (1, ())
@@ -181,7 +179,7 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
     assert any(
         "2 documents have no finite gradient and are kept out of every choice" in note for note in notes
     )
-    here = Run(again, LocalStore(again.store.path).open(), Silent())
+    here = open_run(again)
     flagged = here.column(STAGE, "flagged")[here.view.document_row]
     assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25]
     found = load_results(again.store.path).gradients
@@ -193,7 +191,7 @@ def test_documents_without_a_finite_gradient_are_named_and_zero(
 
 def _tokens(settings: Settings) -> np.ndarray:
     """The first five tokens of each record, int64 (N, 5)."""
-    here = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    here = open_run(settings)
     embed = gradient_embeddings.gradients_of(here)
     rows = []
     for tokens in map(embed.read_tokens, here.view.documents):

@@ -27,7 +27,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix import heldout
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.mix.heldout import heldout_ids
@@ -35,7 +35,6 @@ from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldo
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.twins.minhash import shingle_texts, similarity
 
@@ -51,7 +50,7 @@ def edited(record: dict[str, Any]) -> dict[str, Any]:
 
 def ran(settings: Settings, stage: str = "repeats") -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, stage))
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def texts_by_source(run: Run) -> dict[str, set[str]]:
@@ -112,7 +111,7 @@ def test_a_share_of_each_source_is_held_out_with_all_that_is_near(
     times = load_times(run)
     order = np.load(settings.output.path / "order.npy")
     assert sorted(order.tolist()) == np.flatnonzero(times).tolist()
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
 def test_an_append_leaves_what_is_held_out_and_removes_what_is_near_it(
@@ -127,7 +126,7 @@ def test_an_append_leaves_what_is_held_out_and_removes_what_is_near_it(
     near = [edited(record) for record in records if record["text"] in set.union(*before.values())]
     records = [*near, *topic_records(10, start=100), *records]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    planned = {stage.stage: stage.documents for stage in make_plan(settings).stages}
+    planned = {stage.stage: stage.documents for stage in make_plan(GRAPH, settings).stages}
     run = ran(settings)
     assert texts_by_source(run) == before
     training = trained(run, records)
@@ -254,7 +253,7 @@ def test_what_was_drawn_is_found_again_after_a_prune_under_other_settings(
     write_jsonl(tmp_path / "docs.jsonl", [*topic_records(10), *topic_records(8, start=100)])
     for settings in others:
         run = ran(settings, "heldout" if settings.holds_out else "token_counts")
-        prune(settings, run.store)
+        prune(GRAPH, settings, run.store)
     assert np.array_equal(heldout_ids(ran(first, "heldout")), drawn)
     # A file can be read again.
     assert sum(name.endswith(heldout.DOCUMENTS) for name in run.store.files()) == 1
@@ -430,7 +429,7 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     )
     stages = ("curated_output", "exports", "near_duplicates", "cluster_table")
     run_all(settings, Silent(), GRAPH.upstream(settings) if every_stage else GRAPH.needed(settings, *stages))
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    run = open_run(settings)
     held = words_of(" ".join(set.union(*texts_by_source(run).values())).encode())
     of_all = {mark(number).encode() for number in range(24)}
     assert 2 <= len(held) < 12 and held < of_all
@@ -484,7 +483,7 @@ def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_
     held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
     write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
     settings = make_settings(heldout={"documents": SHARE}, refit={"clusters": "never"})
-    planned = {stage.stage: stage.scope for stage in make_plan(settings).stages}
+    planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, settings).stages}
     assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
     grown = ran(settings, "curated_output")
     assert len(heldout_ids(grown)) > held
@@ -511,7 +510,7 @@ def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
             write_jsonl(tmp_path / "valid.jsonl", valid)
             run = ran(frozen, "curated_output")
             assert run.receipt("base_model").version == first
-            assert {stage.scope for stage in make_plan(frozen).stages} == {"nothing"}
+            assert {stage.scope for stage in make_plan(GRAPH, frozen).stages} == {"nothing"}
         write_jsonl(tmp_path / "valid.jsonl", records[:2])
 
 

@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
@@ -39,15 +39,15 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
         run_all(settings)
         outputs.append(files_of(settings.output.path))
         assert orjson.loads(outputs[-1]["curated_meta.json"][1])["counts"]["records"] == 60
-        assert make_plan(settings).new_records == 0
+        assert make_plan(GRAPH, settings).new_records == 0
     assert outputs[0] == outputs[1] == outputs[2]
     assert set(facts(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
-    said = run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
+    said = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
     assert "Not read, as DivOrder wrote them: " in said
     assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
     cursor = Cursor()
     for second in range(0, 100, 5):
-        seen = check_input(settings, cursor, 1e6 + second, lambda: None)
+        seen = check_input(GRAPH, settings, cursor, 1e6 + second, lambda: None)
         assert not seen.start, seen.reason
         cursor = seen.cursor
 
@@ -193,7 +193,7 @@ def test_a_last_line_cut_short_is_told_with_its_place_until_it_is_whole(
     assert receipt.facts["unfinished"] == [[str(file), 120, begins]]
     (said,) = notes.said
     assert f"Not read: line 120 of {file}, from byte {begins:,} on" in said
-    assert said in run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
+    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
     file.write_bytes(whole)
     notes = Notes()
     assert run_stage("raw_docs", settings, notes).figures["records"] == 120
@@ -207,4 +207,4 @@ def test_few_distinct_texts_are_told_with_their_number(tmp_path: Path, make_sett
     (said,) = notes.said
     assert said.startswith("100 records hold 5 distinct texts of 7 bytes on average, as short as labels")
     assert "set input.text_field" in said
-    assert said in run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
+    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text

@@ -15,6 +15,7 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -63,7 +64,7 @@ def test_every_kind_of_vectors(
     rows = [np.random.default_rng([*record["text"].encode()]).normal(size=5) for record in topic_records(20)]
     np.save(tmp_path / "vectors.npy", np.array(rows))
     run_all(settings, Silent())
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
     clustered = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())["space"]
     vectors = load_results(settings.store.path).embeddings
     assert np.array_equal(np.load(settings.output.path / "embeddings.npy"), vectors)

@@ -12,8 +12,8 @@ import pytest
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import checkpoint
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl

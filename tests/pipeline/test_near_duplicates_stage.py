@@ -17,8 +17,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.stages import GRAPH, open_run
 from tests.conftest import topic_records, write_jsonl
 from tests.twins import minhash as slow
 
@@ -38,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def ran(settings: Settings, *stages: str) -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, *stages) if stages else None)
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def texts_of(corpus: Path) -> list[str]:

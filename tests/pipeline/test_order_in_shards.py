@@ -16,13 +16,12 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.greedy_order import load_order, load_shards
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output import shards
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -38,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def ran(settings: Settings) -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_pruning_leaves_it_and_another_output_removes_it(corpus: Path) -> None:
     report(settings)
     path = settings.output.path / PAGE
     before = path.read_bytes()
-    prune(settings, LocalStore(settings.store.path))
+    prune(GRAPH, settings, LocalStore(settings.store.path))
     assert report(settings).figures["new_documents"] == 0
     # A file of the output that is gone is written anew, beside the page that shows it.
     (settings.output.path / "order.npy").unlink()

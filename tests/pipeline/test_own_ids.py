@@ -22,12 +22,10 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.corpus.ids import own_ids, read_ids
 from dagster_divorder.stages.output.ordering_report import PAGE
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -66,7 +64,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     files = output_of(without)
     assert load_results(without.store.path).documents["id"].isna().all()
 
-    planned = {stage.stage for stage in make_plan(named).stages if stage.scope != "nothing"}
+    planned = {stage.stage for stage in make_plan(GRAPH, named).stages if stage.scope != "nothing"}
     assert planned == {"ids", "curated_output"}
     receipts = run_all(named, Silent(), GRAPH.needed(named, "ordering_report"))
     assert made_anew(receipts) == {"ids", "ordering_report"}
@@ -75,7 +73,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
     rejects = [orjson.loads(line) for line in output_of(named)["rejects.jsonl"].splitlines()]
     assert [reject.get("id") for reject in rejects] == [7, None, None]
-    first = run_checks(named, stage="raw_docs")["rejects_below_limit"].figures["first_rejects"]
+    first = run_checks(GRAPH, named, stage="raw_docs")["rejects_below_limit"].figures["first_rejects"]
     assert [reject["id"] for reject in first] == [7, None, None]
     assert b"doc-" in output_of(named)[PAGE] and b"doc-" not in files[PAGE]
     other = {name for name, data in output_of(named).items() if data != files[name]}
@@ -146,7 +144,7 @@ def test_ids_keep_their_type_and_every_digit(
     documents = load_results(settings.store.path).documents
     expected = pd.Series(shown, dtype="str" if isinstance(shown, list) else "Int64")
     pd.testing.assert_series_equal(documents["id"], expected, check_names=False)
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     for at in range(3):
         unnamed = pd.isna(expected[at]) or expected[at] == ""
         shown = f"record_id {documents['record_id'][at]}" if unnamed else str(expected[at])
@@ -163,13 +161,13 @@ def test_positions_keep_their_ids_through_appends_deletions_and_merged_fragments
     for now in (records[:30], records, [*records[::-3], records[4], records[4]], records[50:]):
         write_jsonl(tmp_path / "docs.jsonl", now)
         made = run_all(settings, Silent(), READ)["ids"]
-        run = Run(settings, LocalStore(settings.store.path), Silent())
+        run = open_run(settings)
         at = np.random.default_rng(0).permutation(len(now))[: len(now) // 2]
         found = read_ids(run.files("ids"), run.view, at).to_pylist()
         assert found == [now[position]["id"] for position in at]
         assert made.figures["repeated_ids"] == len(now) - len({record["id"] for record in now})
         assert read_ids(run.files("ids"), run.view, at[:0]).to_pylist() == []
-    prune(settings, run.store)
+    prune(GRAPH, settings, run.store)
     run.forget()
     assert len(run.view.records) < 5
     assert read_ids(run.files("ids"), run.view, np.arange(30)).to_pylist() == [of["id"] for of in now]
@@ -236,10 +234,10 @@ def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) ->
         joined.ids = list(ids)
         joined.records = [{**of, "id": int(own)} for of, own in zip(joined.records, joined.ids, strict=True)]
     settings = joined.settings()
-    assert {stage.scope for stage in make_plan(settings).stages} == {"all"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"all"}
     made = run_all(settings, Silent(), JOINED)["external_embeddings"]
     assert made.figures["keyed_by"] == "id"
-    run = Run(settings, LocalStore(settings.store.path), Silent())
+    run = open_run(settings)
     found = run.column("external_embeddings", "vectors")[run.view.document_row]
     np.testing.assert_allclose(
         found, joined.vectors / np.linalg.norm(joined.vectors, axis=1, keepdims=True), rtol=1e-5
@@ -253,7 +251,7 @@ def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
     np.save(joined.folder / "rows.npy", joined.vectors)
     by_row = joined.make(embedding={"kind": "external", "path": joined.folder / "rows.npy"})
     made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
-    scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(settings).stages}
+    scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(GRAPH, settings).stages}
     assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
     assert scopes["external_embeddings"] == ("all", "ids comes out as it was")
     found = run_all(settings, Silent(), JOINED)["external_embeddings"]

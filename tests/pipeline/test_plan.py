@@ -41,7 +41,7 @@ def planned(made: Plan) -> dict[str, tuple[str, int]]:
 
 def checked_against_the_run(settings: Settings) -> Plan:
     """The plan, after the run has shown that it was true."""
-    made = make_plan(settings)
+    made = make_plan(GRAPH, settings)
     reports = run(settings)
     for stage in ("raw_docs", *PER_DOCUMENT):
         assert planned(made)[stage][1] == reports[stage]["new_documents"], stage
@@ -68,7 +68,7 @@ def test_nothing_new_and_planning_stores_nothing(corpus: Path, make_settings: Ma
     settings = make_settings()
     run(settings)
     before = {path: path.stat() for path in files_of(settings.store.path)}
-    made = make_plan(settings)
+    made = make_plan(GRAPH, settings)
     assert {stage.scope for stage in made.stages} == {"nothing"}
     assert (made.records, made.new_records) == (80, 0)
     assert sum(made.disk.values()) == sum(stat.st_size for stat in before.values())
@@ -109,7 +109,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     assert whys(made)["shallow_embeddings"] == "embedding.pooling idf -> mean"
     assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
-    assert planned(make_plan(make_settings().refitting("model")))["token_counts"] == ("all", 80)
+    assert planned(make_plan(GRAPH, make_settings().refitting("model")))["token_counts"] == ("all", 80)
 
 
 def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: Make) -> None:
@@ -135,7 +135,7 @@ def test_what_is_gone_is_not_kept(corpus: Path, make_settings: Make) -> None:
     first, other = make_settings(), make_settings(order={"length_bins": 3})
     run(first)
     run(other)
-    prune(other, LocalStore(other.store.path))
+    prune(GRAPH, other, LocalStore(other.store.path))
     made = checked_against_the_run(first)
     assert planned(made)["greedy_order"] == ("all", 80)
     assert planned(made)["clusters"] == ("nothing", 0)
@@ -159,7 +159,7 @@ def test_refusals_alone_make_the_output_stale(corpus: Path, make_settings: Make)
     made = checked_against_the_run(settings)
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(made)["curated_output"] == ("all", 80)
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
 def test_a_renamed_input_or_a_lost_output_is_written_again(corpus: Path, make_settings: Make) -> None:
@@ -180,7 +180,7 @@ def test_a_plan_fails_where_the_run_would(corpus: Path, make_settings: Make) -> 
     with corpus.open("ab") as file:
         file.write(b"{\n" * 20)
     with pytest.raises(RejectLimitError, match="20 of 100 records were refused"):
-        make_plan(settings)
+        make_plan(GRAPH, settings)
 
 
 def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
@@ -201,29 +201,29 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
 def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     run(settings)
-    assert "map_fit" not in planned(make_plan(settings))
-    asked = make_plan(settings.refitting("cluster_map"))
+    assert "map_fit" not in planned(make_plan(GRAPH, settings))
+    asked = make_plan(GRAPH, settings.refitting("cluster_map"))
     assert planned(asked)["map_fit"] == ("all", 80)
     assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
-    assert planned(asked).keys() == {*planned(make_plan(settings)), "map_fit"}
+    assert planned(asked).keys() == {*planned(make_plan(GRAPH, settings)), "map_fit"}
 
 
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(clusters={"k": [2, 4]})
 
     def scopes() -> tuple[str, str]:
-        made = planned(make_plan(settings))
+        made = planned(make_plan(GRAPH, settings))
         return made["k_calibration"][0], made["clusters"][0]
 
     assert scopes() == ("all", "all")
     run(settings)
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     assert scopes() == ("nothing", "new")
     assert run(settings)["k_calibration"]["new_documents"] == 0
     write_jsonl(corpus, [*topic_records(20), *topic_records(6, start=90)])
     # How many clusters there are to be is known once it has run.
     assert scopes() == ("all", "all")
-    assert whys(make_plan(settings))["k_calibration"] == "23% of the documents have changed since"
-    assert whys(make_plan(settings))["centroids"] == "k_calibration is made again"
+    assert whys(make_plan(GRAPH, settings))["k_calibration"] == "23% of the documents have changed since"
+    assert whys(make_plan(GRAPH, settings))["centroids"] == "k_calibration is made again"
     assert run(settings)["k_calibration"]["new_documents"] == 104

@@ -63,11 +63,11 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     write_jsonl(tmp_path / "docs.jsonl", [*records[:50], *records[60:]])
     run(settings)
     before = output_bytes(settings)
-    planned = plan_prune(store)
+    planned = plan_prune(GRAPH, store)
     assert planned.documents == 10
     assert {"documents", "fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
-    freed = prune(settings, store)
+    freed = prune(GRAPH, settings, store)
     assert freed.documents == 10
     assert sum(disk_use(store).values()) == used - sum(freed.bytes.values())
     assert sorted(stored_texts(store)) == sorted(record["text"] for record in [*records[:50], *records[60:]])
@@ -75,7 +75,7 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert not again["curated_output"]["written"]
     assert output_bytes(settings) == before
-    assert plan_prune(store).bytes == {}
+    assert plan_prune(GRAPH, store).bytes == {}
     gone = records[55]["text"].encode()
     assert not [path for path in store.root.rglob("*") if path.is_file() and gone in path.read_bytes()]
 
@@ -109,7 +109,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert {"curated/ordering_report.html", "curated/curated_meta.json"} <= where("xylophone")
     write_jsonl(tmp_path / "docs.jsonl", records)
     run_all(settings, Silent(), stages)
-    pruned = prune(settings, store)
+    pruned = prune(GRAPH, settings, store)
     assert pruned.documents == 20
     assert not (settings.output.path / "ordering_report.html").exists()
 
@@ -129,7 +129,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert (settings.output.path / "ordering_report.html").exists()
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
-    assert prune(settings, store).documents == 0
+    assert prune(GRAPH, settings, store).documents == 0
     assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
@@ -147,11 +147,11 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
     store = LocalStore(settings.store.path)
     before = load_results(store.root).documents
     assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
-    prune(settings, store)
+    prune(GRAPH, settings, store)
     pruned = load_results(store.root).documents
     assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
     pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
-    assert plan_prune(store).bytes == {}
+    assert plan_prune(GRAPH, store).bytes == {}
     run(settings)
     pd.testing.assert_frame_equal(load_results(store.root).documents, pruned)
 
@@ -166,7 +166,7 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
     first = output_bytes(settings)
     write_jsonl(tmp_path / "docs.jsonl", records[:-7])
     run(settings)
-    prune(settings, LocalStore(settings.store.path))
+    prune(GRAPH, settings, LocalStore(settings.store.path))
     write_jsonl(tmp_path / "docs.jsonl", records)
     reports = run(settings)
     assert [reports[stage]["new_documents"] for stage in PER_DOCUMENT] == [7, 7, 7]
@@ -175,4 +175,4 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
     settings = Settings(store={"path": tmp_path / "store"})
-    assert prune(settings, LocalStore(settings.store.path).open()).bytes == {}
+    assert prune(GRAPH, settings, LocalStore(settings.store.path).open()).bytes == {}

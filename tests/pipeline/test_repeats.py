@@ -15,14 +15,14 @@ import pytest
 
 from dagster_divorder import load_results, run_all, where
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import Mixing
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_receipt
@@ -53,7 +53,7 @@ def mixed(request: pytest.FixtureRequest, tmp_path: Path, make_settings: Make) -
 
 def ran(settings: Settings, *stages: str) -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -> None:
@@ -105,9 +105,9 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert (exported - stored).total() == padding
     assert not stored - exported
 
-    findings = run_checks(mixed)
+    findings = run_checks(GRAPH, mixed)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
-    assert {stage.scope for stage in make_plan(mixed).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
 
 
 @pytest.mark.parametrize("weights", [{"0": 0.5, "1": 0.3, "3": 0.2}, "sqrt"])
@@ -192,7 +192,7 @@ def test_without_a_mix_the_stage_is_not_there(mixed: Settings) -> None:
     once = mixed.model_copy(update={"mixing": mixed.mixing.model_copy(update={"weights": "natural"})})
     ran(once)
     assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
-    assert Run(once, LocalStore(once.store.path).open()).receipt("clusters").figures["new_documents"] == 0
+    assert open_run(once).receipt("clusters").figures["new_documents"] == 0
 
 
 def test_an_append_adds_to_the_mix_and_computes_new_documents_only(
@@ -284,13 +284,8 @@ def test_shares_that_do_not_sum_to_one_are_taken_in_proportion_and_said(
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
     notes: list[str] = []
-
-    class Noted(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
     settings = make_settings(mixing={"weights": {"sea.example": 3.0, "rail.example": 1.0}})
-    run_all(settings, Noted())
+    run_all(settings, Log(notes.append))
     assert [note for note in notes if "mixing.weights" in note and "sea.example 0.75" in note]
 
 
@@ -339,7 +334,7 @@ def test_what_is_consumed_of_a_mix_stays_whatever_the_input_becomes(
         )
         done = ran(settings)
         for stage in ("greedy_order", "sequence_order"):
-            assert all(finding.passed for finding in run_checks(settings, stage=stage).values())
+            assert all(finding.passed for finding in run_checks(GRAPH, settings, stage=stage).values())
         text = np.array([record["text"] for record in records], object)
         plan = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pandas()
         order = np.load(settings.output.path / "sequence_order.npy")[0]

@@ -15,15 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.models.embed import CUT, NOT_FINITE
-from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import all_checks, run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.settings.sections import Advanced
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage
 from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
@@ -97,7 +94,7 @@ def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str,
 
 
 def test_every_check_is_passed(kept: Settings) -> None:
-    found = run_checks(kept)
+    found = run_checks(GRAPH, kept)
     assert list(found) == [check.name for _, check in all_checks(GRAPH)]
     assert {name: finding.text for name, finding in found.items() if not finding.passed} == {}
     assert found["every_record_in_output"].figures["records"] == 125
@@ -106,7 +103,7 @@ def test_every_check_is_passed(kept: Settings) -> None:
 
 def test_without_a_result_there_is_nothing_to_check(tmp_path: Path) -> None:
     with pytest.raises(MissingStageError, match="materialise it first"):
-        run_checks(settings_in(tmp_path), stage="packed_sequences")
+        run_checks(GRAPH, settings_in(tmp_path), stage="packed_sequences")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,7 @@ def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int,
 
     spoil(made, stage, "order", put)
     name = "order_is_a_permutation" if stage == "greedy_order" else "sequence_order_is_a_permutation"
-    finding = run_checks(made, stage=stage)[name]
+    finding = run_checks(GRAPH, made, stage=stage)[name]
     assert not finding.passed
     assert said in finding.text
     assert f"materialise {stage} again" in finding.remedy
@@ -143,7 +140,7 @@ def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int,
 )
 def test_a_token_that_is_lost(made: Settings, change: Callable[[Any], None], said: str) -> None:
     spoil(made, "packed_sequences", "plan", change)
-    finding = run_checks(made, stage="packed_sequences")["no_token_lost"]
+    finding = run_checks(GRAPH, made, stage="packed_sequences")["no_token_lost"]
     assert not finding.passed
     assert said in finding.text
     assert "materialise packed_sequences again" in finding.remedy
@@ -195,24 +192,24 @@ def test_an_output_that_does_not_hold_the_records(
     made: Settings, change: Callable[[Settings], Any], said: str
 ) -> None:
     change(made)
-    finding = run_checks(made, stage="curated_output")["every_record_in_output"]
+    finding = run_checks(GRAPH, made, stage="curated_output")["every_record_in_output"]
     assert not finding.passed
     assert said in finding.text
     assert "materialise curated_output again" in finding.remedy
     # What the finding says to do helps.
     (made.output.path / "curated_meta.json").unlink(missing_ok=True)
     run_all(made)
-    assert run_checks(made, stage="curated_output")["every_record_in_output"].passed
+    assert run_checks(GRAPH, made, stage="curated_output")["every_record_in_output"].passed
 
 
 def test_lines_in_another_order_are_the_same_records(made: Settings) -> None:
     edit(lambda lines: lines[::-1])(made)
-    assert run_checks(made, stage="curated_output")["every_record_in_output"].passed
+    assert run_checks(GRAPH, made, stage="curated_output")["every_record_in_output"].passed
 
 
 def test_a_limit_of_rejects_that_was_lowered(kept: Settings) -> None:
     strict = kept.model_copy(update={"input": kept.input.model_copy(update={"max_reject_share": 0.001})})
-    finding = run_checks(strict, stage="raw_docs")["rejects_below_limit"]
+    finding = run_checks(GRAPH, strict, stage="raw_docs")["rejects_below_limit"]
     assert not finding.passed
     assert "1 of 126 records were refused (0.79%)" in finding.text
     assert "input.max_reject_share above 0.007937" in finding.remedy
@@ -232,7 +229,7 @@ def test_clusters_that_tell_little_apart(
     made: Settings, sizes: list[int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "cluster_sizes", lambda run: np.array(sizes))
-    finding = run_checks(made, stage="clusters")["clusters_not_degenerate"]
+    finding = run_checks(GRAPH, made, stage="clusters")["clusters_not_degenerate"]
     assert not finding.passed
     assert said in finding.text
     assert "clusters.k" in finding.remedy
@@ -242,7 +239,7 @@ def test_one_cluster_that_was_asked_for_is_not_degenerate(tmp_path: Path) -> Non
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     settings = settings_in(tmp_path, clusters={"k": 1})
     run_all(settings, stages=STAGES)
-    assert run_checks(settings, stage="clusters")["clusters_not_degenerate"].passed
+    assert run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"].passed
 
 
 def change_table(folder: Path, change: Callable[[np.ndarray], Any]) -> None:
@@ -309,8 +306,8 @@ def test_a_tokenizer_that_drops_most_documents(tmp_path: Path, model: Path) -> N
     texts = [f"{'wave ' * (n % 5)}Война и мир, {n}" for n in range(50)]
     settings = with_model(tmp_path, model, texts)
     run_all(settings, stages=STAGES)
-    tokens = run_checks(settings, stage="token_counts")["documents_have_tokens"]
-    vectors = run_checks(settings, stage="clusters")["documents_have_vectors"]
+    tokens = run_checks(GRAPH, settings, stage="token_counts")["documents_have_tokens"]
+    vectors = run_checks(GRAPH, settings, stage="clusters")["documents_have_vectors"]
     assert not tokens.passed
     assert "10 of 50 documents have no token (the first: record 0 of the input), 20.00%" in tokens.text
     assert not vectors.passed
@@ -322,24 +319,24 @@ def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None
         change_table(model, lambda table, value=value: table.fill(value))
         settings = with_model(tmp_path, model, TOPICS_OF_10, clusters={"k": 3})
         run_all(settings, stages=STAGES)
-        finding = run_checks(settings, stage="clusters")["clusters_not_degenerate"]
+        finding = run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"]
         assert not finding.passed
         assert "holds 100% of the documents" in finding.text
         assert "the sample has no more distinct vectors" in finding.text
-        vectors = run_checks(settings, stage="clusters")["documents_have_vectors"]
+        vectors = run_checks(GRAPH, settings, stage="clusters")["documents_have_vectors"]
         assert vectors.passed == (not zero)
         assert f"{zero} have a zero vector" in vectors.text
 
 
 def test_vectors_that_stand_in_for_others_are_counted(made: Settings) -> None:
-    run = Run(made, LocalStore(made.store.path), Silent())
+    run = open_run(made)
     shallow = run.receipt("shallow_embeddings")
     flagged = StageFiles(run.store, shallow.stage, "0" * 32)
     for fragment in run.view.documents:
         flags = np.resize(np.array([NOT_FINITE, CUT], np.uint8), fragment.rows)
         flagged.put(fragment.name, run.files(shallow.stage).read(fragment) | {"flagged": flags})
     save_receipt(run.store, replace(shallow, key=flagged.key))
-    finding = run_checks(made, stage="clusters")["documents_have_vectors"]
+    finding = run_checks(GRAPH, made, stage="clusters")["documents_have_vectors"]
     assert not finding.passed
     assert (finding.figures["zero"], finding.figures["share"]) == (0, pytest.approx(0.5, abs=0.02))
 
@@ -347,12 +344,12 @@ def test_vectors_that_stand_in_for_others_are_counted(made: Settings) -> None:
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:
     file = made.store.path / receipt(made, "greedy_order").files["order"]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    finding = run_checks(made, stage="greedy_order")["order_is_a_permutation"]
+    finding = run_checks(GRAPH, made, stage="greedy_order")["order_is_a_permutation"]
     assert not finding.passed
     assert "is damaged" in finding.text
     assert finding.remedy.startswith("materialise greedy_order again")
     run_stage("greedy_order", made)
-    assert run_checks(made, stage="greedy_order")["order_is_a_permutation"].passed
+    assert run_checks(GRAPH, made, stage="greedy_order")["order_is_a_permutation"].passed
 
 
 ROWS = {
@@ -379,7 +376,7 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     output = {"path": tmp_path / "curated", "sidecars": (), "format": format}
     settings = settings_in(tmp_path, "docs.parquet", output=output)
     run_all(settings)
-    finding = run_checks(settings, stage="curated_output")["every_record_in_output"]
+    finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]
     assert finding.passed, finding.text
     assert finding.figures["records"] == 42
     (file,) = tmp_path.glob("curated/curated.*")
@@ -388,5 +385,5 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     else:
         written = pq.read_table(file)
         pq.write_table(pa.concat_tables([written.slice(1), written.slice(1, 1)]), file)
-    finding = run_checks(settings, stage="curated_output")["every_record_in_output"]
+    finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]
     assert "as many, but other ones" in finding.text

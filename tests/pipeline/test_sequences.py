@@ -15,12 +15,10 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import copy_fits, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -35,7 +33,7 @@ def corpus(tmp_path: Path) -> Path:
 def run(settings: Settings, *stages: str) -> tuple[PackedSequences, np.ndarray]:
     """The plan and the orders that a run leaves, as far as the order of the sequences or stages after it."""
     run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order", *stages))
-    left = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    left = open_run(settings)
     return load_packed(left), load_sequence_order(left)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ import pytest
 from dagster_divorder.corpus import peek
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, run_all
 from tests.conftest import topic_records, write_jsonl
 
 MIX = {"progress": (0.0, 1.0), "sea.example": (0.1, 0.4)}
 
 
-@pytest.mark.parametrize("command", [make_plan, lambda settings: run_all(settings, Silent())])
+@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())])
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -90,5 +91,5 @@ def test_fields_of_the_first_record_read_no_more_than_that(
         "dagster_divorder.corpus.peek.first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
-    make_plan(make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))
+    make_plan(GRAPH, make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))
     assert len(read) == 1

@@ -24,6 +24,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
@@ -109,7 +110,7 @@ def run_and_check(settings: Settings) -> dict[str, Receipt]:
     folder = Path(settings.input.paths[0]).parent
     written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
     assert Counter(written) == read_raw(folder)
-    assert all(finding.passed for finding in run_checks(settings, stage="curated_output").values())
+    assert all(finding.passed for finding in run_checks(GRAPH, settings, stage="curated_output").values())
     return receipts
 
 
@@ -121,7 +122,7 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     tmp_path: Path, corpus: Callable[..., Settings]
 ) -> None:
     settings = corpus()
-    planned = make_plan(settings)
+    planned = make_plan(GRAPH, settings)
     assert planned.records == 144
     run_and_check(settings)
     documents = load_results(settings.store.path).documents
@@ -133,7 +134,7 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     order = [line.get("text") or line.get("body") or line["content"] for line in lines_of(settings)]
     texts = [r["text"] for start in (0, 100, 200) for r in topic_records(12, start)]
     assert [texts[at] for at in documents.sort_values("position").index] == order
-    assert all(stage.scope == "nothing" for stage in make_plan(settings).stages)
+    assert all(stage.scope == "nothing" for stage in make_plan(GRAPH, settings).stages)
 
 
 def append(path: Path, line: bytes) -> None:
@@ -163,7 +164,7 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
     assert new_documents(receipts) == {"edit": 4, "edit rows": 4, "append to lines": 1}.get(
         change, 4 if change.startswith("append") else 0
     )
-    prune(settings, LocalStore(settings.store.path).open())
+    prune(GRAPH, settings, LocalStore(settings.store.path).open())
     assert output_of(settings) == (before := output_of(settings))
     # Every record is read anew where none is known.
     for folder in ("records", "readings"):
@@ -343,9 +344,9 @@ def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make)
 def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
     settings = corpus()
     run_and_check(settings)
-    cursor = check_input(settings, Cursor(), 0.0, lambda: None).cursor
-    cursor = check_input(settings, cursor, 100.0, lambda: None).cursor
+    cursor = check_input(GRAPH, settings, Cursor(), 0.0, lambda: None).cursor
+    cursor = check_input(GRAPH, settings, cursor, 100.0, lambda: None).cursor
     CHANGES["append to gzip"](tmp_path / "in")
-    cursor = check_input(settings, cursor, 200.0, lambda: None).cursor
-    seen = check_input(settings, cursor, 300.0, lambda: None)
+    cursor = check_input(GRAPH, settings, cursor, 200.0, lambda: None).cursor
+    seen = check_input(GRAPH, settings, cursor, 300.0, lambda: None)
     assert seen.start and "b.jsonl.gz is new" in seen.reason

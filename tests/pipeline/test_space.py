@@ -15,11 +15,10 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import centroids
 from dagster_divorder.stages.topics.centroids import load_clusters
 from dagster_divorder.stages.topics.components import load_space
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -42,7 +41,7 @@ def cluster(settings: Settings) -> dict[str, Any]:
 
 
 def opened(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Make) -> None:
@@ -70,7 +69,7 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     write_jsonl(corpus, topic_records(40))
     kept = cluster(never)
     assert (kept["pca_fitted"], kept["new_documents"]) == (first["pca_fitted"], 80)
-    assert {plan.stage: plan.scope for plan in make_plan(auto).stages}["clusters"] == "all"
+    assert {plan.stage: plan.scope for plan in make_plan(GRAPH, auto).stages}["clusters"] == "all"
     grown = cluster(auto)
     assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
@@ -94,12 +93,12 @@ def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(embedding={"pca": 3})
 
     def clusters(settings: Settings) -> tuple[str, int]:
-        (stage,) = [stage for stage in make_plan(settings).stages if stage.stage == "clusters"]
+        (stage,) = [stage for stage in make_plan(GRAPH, settings).stages if stage.stage == "clusters"]
         return stage.scope, stage.documents
 
     assert clusters(settings) == ("all", 80)
     run_all(settings, Silent())
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
     write_jsonl(corpus, [*topic_records(20), *topic_records(1, start=90)])
     assert clusters(settings) == ("new", 4)
     assert clusters(make_settings(embedding={"pca": 2})) == ("all", 84)

@@ -21,11 +21,10 @@ from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.set_diversity import load_batches, load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.stages.text import quality_scores
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
@@ -52,7 +51,7 @@ def selecting(make_settings: Make, corpus: Path, **selection: Any) -> Settings:
 
 def ran(settings: Settings, *stages: str) -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, *stages) if stages else None)
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 @pytest.mark.slow
@@ -87,9 +86,9 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     assert used["vendi"] == pytest.approx(vendi(gram(vectors, np.flatnonzero(chosen.selected))), abs=1e-3)
     assert used["vendi"] > by_name["random"]["vendi"]
     assert used["documents"] == by_name["random"]["documents"] == 12
-    findings = run_checks(settings)
+    findings = run_checks(GRAPH, settings)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
-    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
 @pytest.mark.slow
@@ -208,7 +207,7 @@ def test_every_method_fills_a_budget_of_tokens_and_partitions_are_the_engines(
 ) -> None:
     settings = selecting(make_settings, corpus, method=method, tokens=900, quality="good", partitions=3)
     ran(settings, "subset_selection")
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    run = open_run(settings)
     chosen = load_results(settings.store.path).selection
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
     left = 900 - tokens[chosen.selected].sum()
@@ -258,7 +257,7 @@ def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
     monkeypatch.setattr(quality_scores, "call_on_a_worker", lambda run, read: "cuda")
     folder = save_classifier(tmp_path / "classifier", 1)
     settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    run = open_run(settings)
     stage = quality_scores.QUALITY_SCORES
     assert stage.needs(run, [])["gpus"] == 1
     assert stage.compute(run).args[-1] == "cuda"

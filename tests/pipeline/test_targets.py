@@ -14,29 +14,17 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.order.trait_targets import warnings_of
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output.ordering_report import PAGE
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
 SEA = "sea.example"
-
-
-class Noted(Silent):
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
 
 
 def settings_of(folder: Path, asked: tuple[float, float], **sections: Any) -> Settings:
@@ -64,19 +52,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
-    noted = Noted()
-    run_all(settings, noted, GRAPH.needed(settings, "curated_output", "ordering_report"))
-    return load_metrics(left(settings)), noted.said
-
-
-def left(settings: Settings) -> Run:
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    notes: list[str] = []
+    run_all(settings, Log(notes.append), GRAPH.needed(settings, "curated_output", "ordering_report"))
+    return load_metrics(open_run(settings)), notes
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, said = made(settings)
-    traits = load_traits(left(settings))
+    traits = load_traits(open_run(settings))
     codes, names = traits.codes["source"], traits.names["source"]
     own = traits.tokens[codes == names.index(SEA)].sum() / traits.tokens.sum()
     for name in ("curated", "sequences"):
@@ -104,15 +88,15 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     told = manifest["diversity"]["sequences"]
     assert told["targets"]["source"]["unmet"][0]["mean_asked"] == pytest.approx(0.6)
     assert {"seam", "trait_errors"} <= set(told) and "curves" not in told
-    again = Noted()
-    run_all(settings, again)
-    assert warning in again.said
+    again: list[str] = []
+    run_all(settings, Log(again.append))
+    assert warning in again
 
 
 def test_the_check_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = load_verdict(left(settings)).sequences
+    found = load_verdict(open_run(settings)).sequences
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]
@@ -120,7 +104,7 @@ def test_the_check_is_about_the_targets(corpus: Path) -> None:
     batch = next(c for c in moving if c.window == "batch")
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
-    finding = run_checks(settings, stage="diversity_metrics")["order_beats_shuffling"]
+    finding = run_checks(GRAPH, settings, stage="diversity_metrics")["order_beats_shuffling"]
     assert "source is held against the mix that can be had of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:

@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run, run_all, run_stage
+from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import (
     Check,
     File,
@@ -140,12 +140,12 @@ def append(folder: Path, number: int, documents: int = 12) -> None:
 
 
 def run_tally(settings: Settings) -> dict[str, Any]:
-    made = run_all(settings, Silent(), GRAPH.needed(settings, "tally"), GRAPH)
+    made = run_graph(GRAPH, settings, Silent(), GRAPH.needed(settings, "tally"))
     return {name: receipt.figures for name, receipt in made.items()}
 
 
 def planned(settings: Settings) -> dict[str, int]:
-    return {stage.stage: stage.documents for stage in make_plan(settings, "tally", graph=GRAPH).stages}
+    return {stage.stage: stage.documents for stage in make_plan(GRAPH, settings, "tally").stages}
 
 
 @pytest.fixture
@@ -202,9 +202,7 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
     )
     graph = Graph((RAW_DOCS, LETTERS, MEAN, tally_now))
     for number in range(6):
-        receipt = run_all(settings, Silent(), ["raw_docs", "letters", "mean_letters", "tally"], graph)[
-            "tally"
-        ]
+        receipt = run_graph(graph, settings, Silent(), graph)["tally"]
         assert receipt.figures["above"] == number
         assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
 
@@ -212,7 +210,7 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
 def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:
     settings = settings_in(folder)
     for number in (1, 2):
-        run_stage("raw_docs", settings, Silent(), GRAPH)
+        run_graph(GRAPH, settings, Silent(), ["raw_docs"])
         append(folder, number)
     script = f"from tests.pipeline.test_toy_stages import *; run_tally(settings_in(Path({str(folder)!r})))"
     environment = {**os.environ, DIES_AFTER: "2"}
@@ -234,9 +232,9 @@ def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> Non
     notes: list[str] = []
     progress = Silent()
     progress.note = notes.append  # type: ignore[method-assign]
-    run_all(settings, progress, GRAPH.needed(settings, "tally"), GRAPH)
+    run_graph(GRAPH, settings, progress, GRAPH.needed(settings, "tally"))
     assert any("letters makes it again" in note for note in notes)
-    run = Run(settings, store, Silent(), GRAPH)
+    run = Run(settings, store, GRAPH, Silent())
     assert run.receipt("letters").figures["letters"] > whole["letters"]["letters"]
 
 
@@ -247,12 +245,12 @@ def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_document
     run_tally(settings)
     store = LocalStore(settings.store.path)
     assert len(store.folders("stages/tally")) == 2
-    prune(settings, store, GRAPH)
+    prune(GRAPH, settings, store)
     assert len(store.folders("stages/tally")) == 1
     assert set(planned(settings).values()) == {0}
     (folder / "in" / "1.jsonl").unlink()
     run_tally(settings)
-    assert prune(settings, store, GRAPH).documents == 12
+    assert prune(GRAPH, settings, store).documents == 12
     assert not store.folders("stages/tally")
     assert planned(settings) == {"raw_docs": 0, "letters": 0, "mean_letters": 0, "tally": 12}
 
@@ -275,4 +273,4 @@ def test_dagster_materialises_and_checks_them(folder: Path) -> None:
     assert [record.data for record in shown.records] == [{"above": run_tally(settings)["tally"]["above"]}]
     evaluations = {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
     assert evaluations == {"rejects_below_limit": True, "all_are_counted": True}
-    assert {name: found.passed for name, found in run_checks(settings, GRAPH).items()} == evaluations
+    assert {name: found.passed for name, found in run_checks(GRAPH, settings).items()} == evaluations

@@ -26,7 +26,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.export import open_export
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import training_evidence as stage
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -66,11 +66,11 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
 
 def ran(settings: Settings, *stages: str) -> Run:
     run_all(settings, Silent(), GRAPH.needed(settings, *(stages or ("training_evidence",))))
-    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return open_run(settings)
 
 
 def planned(settings: Settings, *more: str) -> Run:
-    """What trainings read is there, and none has run."""
+    """A run whose store holds what trainings read, and none has run."""
     return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
 
 
@@ -105,7 +105,7 @@ def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settin
 def test_it_trains_once_and_what_is_added_alone(tmp_path: Path, corpus: Path, done: Path) -> None:
     shutil.copytree(done, tmp_path, dirs_exist_ok=True)
     settings = partial(settings_of, tmp_path, corpus)
-    run = Run(settings({}), LocalStore(tmp_path / "store").open(), Silent())
+    run = Run(settings({}), LocalStore(tmp_path / "store").open(), GRAPH, Silent())
     figures = run.receipt("training_evidence").figures
     # Shuffled sequences, against which all is held, come by themselves.
     assert (figures["trainings"], figures["trained_now"]) == (3, 3)
@@ -141,7 +141,7 @@ def test_workers_train_as_this_process_does(
         files = run.receipt("training_evidence").files
         return {Path(file).name for name, file in files.items() if name.startswith("run-")}
 
-    here = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), Silent())
+    here = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), GRAPH, Silent())
     assert trainings(ran(settings({}, engine={"workers": 2}))) == trainings(here)
     assert len(trainings(here)) == 3
 
@@ -232,7 +232,7 @@ def test_a_budget_takes_tokens_away_and_says_so(
 
     def sized(budget: float) -> Any:
         of = settings({"budget_seconds": budget})
-        run = Run(of, LocalStore(of.store.path).open(), Silent())
+        run = open_run(of)
         return stage._Prepared.of(run, f"stages/training_evidence/{budget}")
 
     made = sized(3 * 2 * 3 * 1.0)
@@ -380,7 +380,7 @@ def test_one_command_shows_it(
 def test_each_worker_trains_on_a_gpu_of_its_own(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(settings({}), LocalStore(settings({}).store.path).open(), Silent())
+    run = open_run(settings({}))
     prepared = stage._Prepared.of(run, "stages/trial")
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)

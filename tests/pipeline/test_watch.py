@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.watch import Cursor, Outcome, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, run_all, run_stage
 from tests.conftest import topic_records, write_jsonl
 
 SETTLE = 10.0
@@ -29,7 +29,7 @@ class Watcher:
 
     def check(self, seconds: float = 0.0) -> Outcome:
         self.now += seconds
-        found = check_input(self.settings, Cursor.from_json(self.cursor), self.now, lambda: self.busy)
+        found = check_input(GRAPH, self.settings, Cursor.from_json(self.cursor), self.now, lambda: self.busy)
         self.cursor = found.cursor.to_json()
         return found
 

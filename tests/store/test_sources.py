@@ -26,6 +26,7 @@ from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
@@ -259,7 +260,7 @@ def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
     settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 5})
 
     def look(cursor: Cursor, now: float) -> Any:
-        return check_input(settings, cursor, now, lambda: None)
+        return check_input(GRAPH, settings, cursor, now, lambda: None)
 
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     first = look(Cursor(), 0)

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import balance
 from dagster_divorder.errors import InputError
 from dagster_divorder.streams.arguments import Field
+from tests.streams.resuming import resumed, state_after
 
 laws = settings(max_examples=25, deadline=None)
 
@@ -75,6 +76,7 @@ ALL = {"source": 2, "topics": 1, "meta.lang": 0.5}
     stops=st.lists(st.integers(0, 300), min_size=1, max_size=3),
     own=st.booleans(),
 )
+@example(count=2, buffer=1, tokens=None, by="source", stops=[2, 0], own=True)
 @laws
 def test_each_example_comes_once_and_a_stop_anywhere_changes_nothing(
     count: int, buffer: int, tokens: str | None, by: Any, stops: list[int], own: bool
@@ -108,6 +110,15 @@ def test_a_stream_with_a_state_is_read_from_the_oldest_that_was_held() -> None:
     assert read + ids(balanced) == ids(balance(stream, "source", buffer=100))
     assert source.read < 5_000 + 8 * 100 + 200
     assert len(json.dumps(state)) < 20_000
+
+
+def test_a_second_pass_resumes_before_the_stream_knows_that_it_began() -> None:
+    def begun() -> Any:
+        return balance(Counted(examples(100)), "source", buffer=20)
+
+    balanced = begun()
+    whole = ids(balanced)
+    assert ids(resumed(begun, state_after(balanced, 3))) == whole[3:]
 
 
 def test_what_is_pickled_begins_anew_and_another_seed_or_epoch_is_another_order() -> None:
@@ -235,7 +246,7 @@ ONE = [{"source": "a", "score": 0.73, "text": b"x", "tokens": -1}]
         ({"by": "source", "target": {"a": 0.5}}, "sum to 0.5; expected 1"),
         ({"by": "source", "target": {"a": -1}}, "gives 'a' the share -1"),
         ({"by": "source", "target": {"sorce": {"a": 1}}}, "names 'sorce', which by does not.*did you mean 'source'"),
-        ({"by": ["source", "text"], "target": {"a": 1}}, "by names 2 traits; say which they are of"),
+        ({"by": ["source", "text"], "target": {"a": 1}}, "by names 2 traits; name the trait of the shares"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_with_what_to_do(arguments: dict[str, Any], said: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.streams.resuming import resumes_exactly, resumes_twice
 
 datasets = pytest.importorskip("datasets")
 from datasets.distributed import split_dataset_by_node  # noqa: E402
@@ -121,32 +122,17 @@ def test_each_example_comes_once_as_the_stream_itself_gives_it(stream: str) -> N
 @FEW
 @given(stop=st.integers(0, 200), again=st.integers(1, 60))
 def test_a_resumed_stream_goes_on_exactly(stream: str, stop: int, again: int) -> None:
-    resumes_exactly(lambda: balanced(STREAMS[stream]()), stop, again)
+    resumes_twice(lambda: balanced(STREAMS[stream]()), stop, again, plain)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 @FEW
 @given(stop=st.integers(0, 200), again=st.integers(1, 60), tables=st.booleans())
-def test_what_is_built_on_a_balanced_stream_resumes_exactly(
+def test_a_stream_that_is_built_on_a_balanced_one_resumes_exactly(
     chain: str, stop: int, again: int, tables: bool
 ) -> None:
-    resumes_exactly(lambda: CHAINS[chain](balanced(in_tables() if tables else generated())), stop, again)
-
-
-def resumes_exactly(make: Callable[[], Any], stop: int, again: int) -> None:
-    """At two stops, the second in the resumed stream; a loaded state is the stream's from its first example on."""
-    whole = plain(make())
-    data = make()
-    for at, more in ((stop, stop), (stop + again, again)):
-        iterator = iter(data)
-        for _ in range(more):
-            next(iterator, None)
-        state = pickle.loads(pickle.dumps(data.state_dict()))
-        resumed, data = make(), make()
-        resumed.load_state_dict(state)
-        data.load_state_dict(state)
-        assert plain(resumed) == whole[at:]
+    resumes_twice(lambda: CHAINS[chain](balanced(in_tables() if tables else generated())), stop, again, plain)
 
 
 def test_epochs_differ_and_are_the_same_each_time() -> None:
@@ -161,15 +147,12 @@ def test_epochs_differ_and_are_the_same_each_time() -> None:
 
 
 def test_a_resumed_epoch_is_that_epoch() -> None:
-    data, resumed = balanced(in_tables()), balanced(in_tables())
-    data.set_epoch(2)
-    whole = list(data)
-    iterator = iter(data)
-    for _ in range(133):
-        next(iterator)
-    resumed.set_epoch(2)
-    resumed.load_state_dict(data.state_dict())
-    assert list(resumed) == whole[133:]
+    def second_epoch() -> Any:
+        data = balanced(in_tables())
+        data.set_epoch(2)
+        return data
+
+    resumes_exactly(second_epoch, [133])
 
 
 def test_shards_of_one_source_are_read_side_by_side() -> None:
@@ -203,13 +186,7 @@ def test_workers_of_a_loader_share_the_examples_and_resume(form: str, workers: i
     batches = list(loader(torch_data.DataLoader))
     assert sorted(row["id"] for batch in batches for row in batch) == sorted(row["id"] for row in in_tables())
     assert list(loader(stateful.StatefulDataLoader)) == batches
-    for stop in (0, 3, 11):
-        stopped, resumed = loader(stateful.StatefulDataLoader), loader(stateful.StatefulDataLoader)
-        iterator = iter(stopped)
-        for _ in range(stop):
-            next(iterator)
-        resumed.load_state_dict(stopped.state_dict())
-        assert list(resumed) == batches[stop:]
+    resumes_exactly(lambda: loader(stateful.StatefulDataLoader), (0, 3, 11))
 
 
 def test_a_table_becomes_a_stream() -> None:
@@ -337,10 +314,5 @@ def test_files_of_several_row_groups_are_read_a_shard_each(tmp_path: Any) -> Non
     out = [row["id"] for row in balanced(data)]
     assert sorted(out) == list(range(300))
     assert {identity // 100 for identity in out[:6]} == {0, 1, 2}
-    iterator = iter(stopped := balanced(data))
-    for _ in range(201):
-        next(iterator)
-    resumed = balanced(data)
-    resumed.load_state_dict(stopped.state_dict())
-    assert [row["id"] for row in resumed] == out[201:]
+    resumes_exactly(lambda: balanced(data), [201])
     assert sorted(row["id"] for row in balanced(data).reshard()) == list(range(300))

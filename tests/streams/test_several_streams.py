@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.streams.resuming import resumes_exactly, state_after
 
 TARGET = {"web": 0.7, "code": 0.2, "books": 0.1}
 
@@ -183,18 +184,14 @@ def test_a_resumed_mix_goes_on_exactly(exhausted: Any, kind: str, stop: int, aga
 
 def test_a_stream_is_resumed_by_its_own_state_once_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagster_divorder.streams.several.SNAPSHOT", 8)
-    parts = {name: Epochs(examples) for name, examples in streams().items()}
-    mix = mixed(parts)
-    whole = named(mix)
-    for stop in range(0, len(whole), 5):
-        iterator = iter(mix)
-        for _ in range(stop):
-            next(iterator)
-        state = mix.state_dict()
-        resumed = mixed({name: Epochs(examples) for name, examples in streams().items()})
-        resumed.load_state_dict(state)
-        assert named(resumed) == whole[stop:]
-        assert all(its["gone"] <= 8 for its in state["streams"].values())
+
+    def mix() -> Any:
+        return mixed({name: Epochs(examples) for name, examples in streams().items()})
+
+    stops = range(0, len(named(mix())), 5)
+    resumes_exactly(mix, stops, named)
+    for stop in stops:
+        assert all(state["gone"] <= 8 for state in state_after(mix(), stop)["streams"].values())
 
 
 def test_no_batch_leaves_its_share_to_chance() -> None:
@@ -236,14 +233,7 @@ def test_streams_of_datasets_in_a_loader_resume_exactly(workers: int) -> None:
         assert isinstance(mix, utils.IterableDataset)
         return stateful.StatefulDataLoader(mix, batch_size=8, num_workers=workers, collate_fn=named)
 
-    batches = list(loader())
-    for stop in (0, 3, len(batches) - 1):
-        stopped, resumed = loader(), loader()
-        iterator = iter(stopped)
-        for _ in range(stop):
-            next(iterator)
-        resumed.load_state_dict(stopped.state_dict())
-        assert list(resumed) == batches[stop:]
+    resumes_exactly(loader, (0, 3, len(list(loader())) - 1))
 
 
 def test_shares_of_a_run_are_taken_from_its_manifest(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.streams.resuming import resumes_exactly, resumes_twice, state_after
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
@@ -107,38 +108,21 @@ def test_the_result_is_a_torch_dataset(class_: type) -> None:
 @settings(max_examples=20)
 @given(stop=st.integers(0, N), again=st.integers(0, 60))
 def test_a_resumed_stream_goes_on_exactly(stream: str, stop: int, again: int) -> None:
-    """At two stops, the second in the resumed stream."""
-    whole = numbers(balanced(STREAMS[stream]()))
-    assert sorted(whole) == list(range(N))
-    first = state_at(stream, stop)
-    second = state_at(stream, again, first)
-    for state, at in ((first, stop), (second, stop + again)):
-        resumed = balanced(STREAMS[stream]())
-        resumed.load_state_dict(state)
-        assert numbers(resumed) == whole[at:]
-
-
-def state_at(stream: str, stop: int, state: Any = None) -> Any:
-    data = balanced(STREAMS[stream]())
-    if state is not None:
-        data.load_state_dict(state)
-    iterator = iter(data)
-    for _ in range(stop):
-        next(iterator, None)
-    return pickle.loads(pickle.dumps(data.state_dict()))
+    assert sorted(numbers(balanced(STREAMS[stream]()))) == list(range(N))
+    resumes_twice(lambda: balanced(STREAMS[stream]()), stop, again, numbers)
 
 
 def test_a_resumed_stream_begins_at_its_own_state_not_at_the_first_example() -> None:
     """And the epoch after it begins anew."""
-    whole = numbers(balanced(Stateful()))
+    whole, state = numbers(balanced(Stateful())), state_after(balanced(Stateful()), 150)
     data = balanced(Stateful())
-    data.load_state_dict(state_at("stateful", 150))
+    data.load_state_dict(state)
     first = next(iter(data))
     assert first["id"] == whole[150]
     assert data.stream.state["next"] > 100
     assert data.stream.begun == 1
     data = balanced(Stateful())
-    data.load_state_dict(state_at("stateful", 150))
+    data.load_state_dict(state)
     assert [len(list(data)), len(list(data))] == [N - 150, N]
 
 
@@ -153,15 +137,8 @@ def test_loaders_resume_exactly(class_: type, workers: int) -> None:
             balanced(class_()), batch_size=8, num_workers=workers, collate_fn=numbers
         )
 
-    batches = list(loader())
-    assert sorted(number for batch in batches for number in batch) == list(range(N))
-    for stop in (0, 3, 17):
-        stopped, resumed = loader(), loader()
-        iterator = iter(stopped)
-        for _ in range(stop):
-            next(iterator)
-        resumed.load_state_dict(stopped.state_dict())
-        assert list(resumed) == batches[stop:]
+    assert sorted(number for batch in loader() for number in batch) == list(range(N))
+    resumes_exactly(loader, (0, 3, 17))
 
 
 def test_each_worker_balances_its_own_part() -> None:
@@ -186,11 +163,8 @@ def test_a_stream_is_told_its_epoch_when_it_resumes() -> None:
     data.set_epoch(5)
     whole = numbers(data)
     assert min(whole) == 5
-    iterator = iter(data)
-    for _ in range(70):
-        next(iterator)
     resumed = balanced(ByEpoch())
-    resumed.load_state_dict(data.state_dict())
+    resumed.load_state_dict(state_after(data, 70))
     assert numbers(resumed) == whole[70:]
 
 

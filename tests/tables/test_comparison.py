@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import dagster_divorder as divorder
-from dagster_divorder.core.order import order as order_items
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.comparison import LENGTH
 from tests.tables.kinds import random_rows
@@ -118,7 +117,3 @@ def test_a_picture_of_each_column_shuffled_and_in_order() -> None:
     assert shuffled.shape == (200, 16, 3)
     # Bands stay level in our order.
     assert (ours != ours[:, :1]).mean() < (shuffled != shuffled[:, :1]).mean()
-
-
-def test_the_order_of_rows_of_counts_is_still_there() -> None:
-    assert divorder.order is not order_items

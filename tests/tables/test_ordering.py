@@ -142,6 +142,8 @@ def test_a_mix_may_move() -> None:
         ({"topic": {"sea": [1]}}, "needs `progress`"),
         ({"topic": {"progress": [0, 1], "se": [0.5, 0.5]}}, "names 'se'"),
         ({"topik": {"progress": [0, 1], "sea": [0.5, 0.5]}}, "names 'topik'"),
+        ([0.9, 0.1], r"targets is \[0.9, 0.1\]; expected"),
+        ({"topic": {"progress": [0, 1], "sea": ["all", 0]}}, "expected .* all in numbers"),
     ):
         with pytest.raises(InputError, match=message):
             divorder.order(rows, "topic", tokens="tokens", targets=wrong)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import orjson
 
-from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, run_all
 from tests.conftest import topic_records
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free

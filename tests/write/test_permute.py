@@ -298,7 +298,7 @@ def test_what_was_read_of_scattered_files_leaves_the_memory(
 def test_long_lines_of_a_folder_that_the_cache_holds_are_written_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place, "main_memory", lambda: 16 * 10_000)
+    monkeypatch.setattr(in_place, "CACHED_BYTES", 10_000)
     long = np.full(5, 2_000)
     assert can_stage_in_place(tmp_path, long)
     assert not can_stage_in_place(tmp_path, long // 2 - 1)

@@ -7,7 +7,7 @@ records never seen under this text field are parsed and stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,16 +16,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.corpus.blocks import Digest
-from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.corpus import Corpus, InputFile
 from dagster_divorder.corpus.file_states import load_file_states, save_file_states
 from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.ingest import Before, Ingest, Survey
-from dagster_divorder.corpus.inputs import Block, Kind, LineBlock, RowBlock
+from dagster_divorder.corpus.inputs import Kind, LongRecord
 from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
-from dagster_divorder.corpus.parts import Job, WriteFragments, survey_part
+from dagster_divorder.corpus.parts import Pair, Surveyed, WriteFragments, survey_part
 from dagster_divorder.corpus.records import with_id
 from dagster_divorder.corpus.shapes import Shape, shapes_of
 from dagster_divorder.engine.local import KEEP_MEMORY
@@ -185,7 +184,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
     schema: pa.Schema | None = None
     checked: Shape | None = None
 
-    def begin(file: Begin) -> None:
+    def begin(file: InputFile) -> None:
         nonlocal schema, checked
         if file.shape != checked and file.schema is not None:
             schema, checked = schema or file.schema, file.shape
@@ -195,46 +194,28 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
         if file.kept:
             advance(file.kept.last - file.kept.first)
 
-    # Last, since an engine may take seconds to open.
+    files: Iterable[InputFile] = corpus
+    surveys: Iterator[Surveyed] | None = None
+    # An engine may take seconds to open: it is asked last.
     if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
-        files = list(corpus.cut())
-        parts = [(part, file.begin.shape) for file in files for part in file.parts]
-        surveyed = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
-        for file in files:
-            begin(file.begin)
-            for part in file.parts:
-                survey = next(surveyed)
-                ingest.add_surveyed(part, survey, file.prefix.lines)
-                if survey.stretch:
-                    file.prefix.append(survey.stretch)
-                advance(sum(map(_records, survey.blocks)))
-            ingest.end(file.end())
-        return schema
-    for item in corpus:
-        if isinstance(item, Begin):
-            begin(item)
-        elif isinstance(item, End):
-            ingest.end(item)
-        else:
-            ingest.add(item)
-            advance(_records(item))
+        files = list(corpus)
+        parts = [(part, file.shape) for file in files for part in file.cut()]
+        surveys = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
+    for file in files:
+        begin(file)
+        for block in file.blocks() if surveys is None else file.surveyed(surveys):
+            ingest.add(block)
+            advance(1 if isinstance(block, LongRecord) else len(block.ids))
+        ingest.end(file.end())
     return schema
 
 
-def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
+def _write(run: Run, key: str, jobs: Sequence[list[Pair]]) -> None:
     """Write the surveyed records."""
     write = WriteFragments(run.store, records_folder(key))
     with run.progress("storing records", None, "records") as advance:
         for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
             advance(records)
-
-
-def _records(block: Block | Digest) -> int:
-    if isinstance(block, LineBlock):
-        return len(block.lines)
-    if isinstance(block, Digest):
-        return len(block.ids)
-    return block.rows.num_rows if isinstance(block, RowBlock) else 1
 
 
 def _before(store: Store, key: str, settings: Settings) -> Before | None:

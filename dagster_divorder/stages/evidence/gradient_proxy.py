@@ -1,13 +1,13 @@
 """gradient_proxy: whether the gradients of the last `gradients.layers` blocks, projected to `gradients.dims` dims, tell
-documents apart as those of all parameters do on this model.
+documents apart as the gradients of all parameters do on this model.
 
-Of a random sample of documents the gradients of all parameters are taken. `table`, a row a proxy (other numbers of
-blocks and dims beside the settings' own): Spearman's correlation of a document's cosines with the other ones, and the
-share of what Spokes chooses by whole gradients that it chooses by the proxy, too; by chance it is the share that is
-chosen.
+The gradients of all parameters are taken for a random sample of documents. `table` has a row per proxy, for the
+settings' own numbers of blocks and dims and for others: Spearman's correlation between the cosines of documents by the
+proxy and by whole gradients, and the share of Spokes's choice by whole gradients that its choice by the proxy has, too;
+by chance that is the share that is chosen.
 
-Cost: a forward and backward pass of some 100 documents through the whole model, and 4 bytes a parameter and document,
-SAMPLE_BYTES where the model is small: FEWEST documents of a larger one, and none where memory does not hold these.
+Cost: a forward and backward pass of some 100 documents through the whole model. Memory: 4 bytes a parameter and
+document, SAMPLE_BYTES in all; FEWEST documents with a larger model, none where memory does not hold these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from dagster_divorder.core.evidence.gradient_proxy import choices, overlap, rank_agreement
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.deep_embeddings import embed_needs
 from dagster_divorder.stages.topics.gradient_embeddings import (
@@ -33,22 +33,20 @@ from dagster_divorder.stages.topics.gradient_embeddings import (
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.sample import rows_by_id, sample_texts
-from dagster_divorder.store.state import Receipt
 
 DOCUMENTS, FEWEST = 200, 20
 SAMPLE_BYTES = 2 << 30
-"""Of gradients, where that is FEWEST documents or more."""
+"""Gradients in memory at once, where that is FEWEST documents or more."""
 TEXT_BYTES = 1 << 24
 SHARES = (0.1, 0.5)
-"""Of the documents, that are chosen by either."""
+"""Shares of the documents that Spokes chooses."""
 
 
 def _compare_gradient_proxies(run: Run) -> Made:
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, DOCUMENTS), TEXT_BYTES)
     embed = gradients_of(run)
     needs = embed_needs(run, embed) | {"workers": 1}
-    (found,) = run.engine.each(partial(_measure, texts), [embed], **needs)
-    rows, figures = found
+    ((rows, figures),) = run.engine.each(partial(_measure, texts), [embed], **needs)
     if figures["note"]:
         run.progress.note(figures["note"])
     return Made({"table": rows} if rows else {}, {"note": figures["note"]}, figures)
@@ -64,8 +62,8 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
     model, spec = embed.load(), embed.spec
     assert isinstance(model, GradientModel)
     ids, lengths = load_encoder(model_path(embed.store, embed.model)).encode(texts)
-    parts = np.split(ids, np.cumsum(lengths)[:-1])
-    windows = [np.array([*spec.prefix, *part[: spec.room].tolist()], np.int64) for part in parts]
+    documents = np.split(ids, np.cumsum(lengths)[:-1])
+    windows = [np.array([*spec.prefix, *tokens[: spec.room].tolist()], np.int64) for tokens in documents]
     windows = [window for window in windows if len(window) > 1]
     size = 4 * parameters_of(model)
     most = max(FEWEST, SAMPLE_BYTES // size)
@@ -84,23 +82,23 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
         }
     dims = sorted({max(1, embed.dims // 16), max(1, embed.dims // 4), embed.dims})
     with quiet():
-        found = proxy_cosines(model, windows[:most], block_counts(model, embed.layers), dims)
-    figures["documents_measured"] = len(found.whole)
-    whole = choices(found.whole, SHARES)
+        cosines = proxy_cosines(model, windows[:most], block_counts(model, embed.layers), dims)
+    figures["documents_measured"] = len(cosines.whole)
+    whole_choices = choices(cosines.whole, SHARES)
     proxies: list[tuple[int, int | None, np.ndarray]] = [
-        (blocks, None, cosines) for blocks, cosines in found.blocks.items()
+        (blocks, None, proxy) for blocks, proxy in cosines.blocks.items()
     ]
-    proxies += [(embed.layers, k, cosines) for k, cosines in found.dims.items()]
+    proxies += [(embed.layers, k, proxy) for k, proxy in cosines.dims.items()]
     rows = []
-    for blocks, k, cosines in proxies:
-        chosen = [overlap(ours, theirs) for ours, theirs in zip(choices(cosines, SHARES), whole, strict=True)]
+    for blocks, k, proxy in proxies:
+        pairs = zip(SHARES, choices(proxy, SHARES), whole_choices, strict=True)
         rows.append(
             {
                 "blocks": blocks,
                 "dims": k,
-                "parameters": found.parameters[blocks],
-                "Spearman": rank_agreement(cosines, found.whole),
-                **{f"chosen alike, {share:.0%}": of for share, of in zip(SHARES, chosen, strict=True)},
+                "parameters": cosines.parameters[blocks],
+                "Spearman": rank_agreement(proxy, cosines.whole),
+                **{f"chosen alike, {share:.0%}": overlap(chosen, whole) for share, chosen, whole in pairs},
                 "used": (blocks, k) == (embed.layers, embed.dims),
             }
         )
@@ -108,17 +106,13 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
 
 
 def load_proxies(run: Run) -> list[dict[str, Any]]:
-    """A row a proxy; none where it could not be measured (`note` says why)."""
-    there = "table" in run.receipt("gradient_proxy").files
-    return run.rows("gradient_proxy", "table") if there else []
-
-
-def _show_gradient_proxy(run: Run, receipt: Receipt) -> Shown:
-    return {"proxies": Table(load_proxies(run))}
+    """One row per proxy; none where the model could not be measured (`note` says why)."""
+    measured = "table" in run.receipt("gradient_proxy").files
+    return run.rows("gradient_proxy", "table") if measured else []
 
 
 def _gradient_proxy_settings(settings: Settings) -> dict[str, Any]:
-    return {name: of for name, of in gradients_settings(settings).items() if name != "stored"}
+    return {name: value for name, value in gradients_settings(settings).items() if name != "stored"}
 
 
 GRADIENT_PROXY = WholeCorpus(
@@ -135,5 +129,5 @@ GRADIENT_PROXY = WholeCorpus(
     when=lambda settings: settings.takes_gradients,
     doing="comparing gradients of all parameters with those of the last blocks",
     compute=_compare_gradient_proxies,
-    show=_show_gradient_proxy,
+    show=lambda run, receipt: {"proxies": Table(load_proxies(run))},
 )

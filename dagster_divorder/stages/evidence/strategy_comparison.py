@@ -1,9 +1,9 @@
-"""strategy_comparison: strategies of both levels on this corpus, every pair measured, in one table.
+"""strategy_comparison: every pair of strategies for documents and for sequences on this corpus, in one table.
 
-Evidence, which nothing else reads. Each pair is `comparison.documents` x `comparison.sequences`, packed by `concat`,
-held against the corpus's own mix whatever targets and frozen tokens are set. Strategies run in this process, one after
-another, compiled before; seconds are wall time, and peak memory is how far this process's memory rose above what it
-held, the items to order among it.
+No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` and compared
+with the corpus's own mix, whatever targets and frozen tokens are set. Strategies run one after another in this process,
+with kernels compiled before. Seconds are wall time; peak memory is the rise of this process's memory, which already
+holds the items to order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cost, compare_strategies, timed
-from dagster_divorder.core.measure.tables import drift_columns
+from dagster_divorder.core.measure.tables import drift_columns, summary_row
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
@@ -24,9 +24,15 @@ from dagster_divorder.stages.topics.components import chosen_space_version, spac
 
 Result = TypeVar("Result")
 
+DEVIATIONS = (
+    *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
+    "mean prefix deviation, tokens",
+)
+"""Columns that the summary of diversity_metrics has, too."""
+
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
-    """The table, a row a pair of strategies; see `row`."""
+    """One row per pair of strategies; see `row`."""
     return run.rows("strategy_comparison", "table")
 
 
@@ -62,12 +68,11 @@ def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 
 def row(outcome: ComparedPair) -> dict[str, Any]:
-    """One line of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
-    cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None
-    where a corpus smaller than a batch can tell nothing."""
+    """One row of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
+    cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a new sequence.
+    None where a corpus is smaller than a batch."""
     diversity = outcome.diversity
-    batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
-    enough = batch.windows > 0 and not batch.partial
+    summary = summary_row("", diversity.to_dict())
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
     return {
         "documents": outcome.documents,
@@ -78,10 +83,7 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
         "distinct clusters, flush": diversity.flush.mean,
         "fewest, flush": int(diversity.flush.min),
         "std, flush": diversity.flush.std,
-        "batch TV, clusters": batch.mean_tv if enough else None,
-        "worst batch TV, clusters": batch.max_tv if enough else None,
-        "worst share, batch anywhere": anywhere.worst if enough else None,
-        "mean prefix deviation, tokens": diversity.prefix.mean,
+        **{name: summary[name] for name in DEVIATIONS},
         **drift_columns(outcome.drift),
         "seconds, documents": outcome.document_cost.seconds,
         "seconds, sequences": outcome.sequence_cost.seconds,
@@ -101,7 +103,7 @@ def _strategy_comparison_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _inputs(run: Run) -> dict[str, Any]:
+def _strategy_comparison_inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if run.settings.sequence.vectors else None
     return {**versions(run, "raw_docs", "traits", *stream_reads(run.settings)), "vectors": vectors}
 
@@ -115,8 +117,8 @@ STRATEGY_COMPARISON = WholeCorpus(
     evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,
-    # All but the costs follows from the key, which therefore makes the version.
-    inputs=_inputs,
+    # No `content`: the key decides all but the costs, so it makes the version.
+    inputs=_strategy_comparison_inputs,
     compute=_compare_strategies,
     show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
 )

@@ -1,13 +1,13 @@
 """training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
 
-What is trained on is the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as they
-are planned, `random_sequences` the same ones shuffled anew each epoch: all orders are held against that, training by
-training from the same weights, and those whose attention stops at documents against the same shuffles read so. Orders
-of documents take the same tokens apart again, and pack them by `concat`. Nothing that the output needs reads this
-stage.
+Models are trained on the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as
+planned; `random_sequences` reads the same sequences, shuffled anew each epoch. Every order is compared with these
+shuffles, training by training from the same weights; orders whose attention stops at documents, with the same shuffles
+read that way. Orders of documents take the same tokens apart and pack them again by `concat`. The output does not need
+this stage.
 
-A training is a file of the result, named by all that decides it: one that is there, also of the result before, is not
-trained again. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
+Each training is a file of the result, named by all that decides it. A training that has a file, also in the result
+before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
 """
 
 from __future__ import annotations
@@ -80,20 +80,20 @@ if TYPE_CHECKING:
 STAGE = "training_evidence"
 REFERENCE = "random_sequences"
 ALL = "all, equal shares"
-"""The mean over sources, among their names."""
+"""The name under which the mean over sources stands among them."""
 STEPS = 250
-"""Of an epoch, at least, where nobody says how large a batch is."""
+"""Steps of an epoch, at least, where `evidence.batch` is unset."""
 HELD_OUT_SHARE = 0.05
-"""Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
+"""Tokens to validate on after each epoch, as a share of the tokens trained on; equally many of every source."""
 TIMED_STEPS = 6
 TRAINED_VERSION = 2
-"""Of the code that trains: part of the name of every training, which is kept while its summary is made anew."""
+"""Version of the code that trains, in the name of every training: a new summary keeps the trainings."""
 PLAIN = {"original", "random", "repeated", "curated"}
 """Orders that look at no trait."""
 
 
 class _Size(NamedTuple):
-    """rows: of the plan that are taken apart; steps: of an epoch; batch: B."""
+    """rows: sequences of the plan that are used; steps: of an epoch; batch: B."""
 
     rows: int
     steps: int
@@ -101,7 +101,7 @@ class _Size(NamedTuple):
 
 
 class _Training(NamedTuple):
-    """One training: the name of its result, the order, seed and learning rate, and the file of its data."""
+    """One training: the name of its result, its order, seed and learning rate, and the file of its data."""
 
     name: str
     order: str
@@ -111,7 +111,7 @@ class _Training(NamedTuple):
 
 
 def orders_of(settings: Settings) -> list[str]:
-    """`evidence.orders`, with what they are held against."""
+    """`evidence.orders`, and the orders that they are compared with."""
     orders = settings.evidence.orders
     return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
 
@@ -125,46 +125,46 @@ def _train_in_each_order(run: Run) -> Made:
     trainings = prepared.trainings()
     before = load_receipt(store, STAGE)
     known = {**(before.files if before else {}), **store.hashed(folder)}
-    made = {
+    results = {
         each.name: store.read_verified(known[each.name])
         for each in trainings
         if each.name in known and store.exists(known[each.name])
     }
-    left = [each for each in trainings if each.name not in made]
-    if left:
+    missing = [each for each in trainings if each.name not in results]
+    if missing:
         run.progress.note(
-            f"training {len(left):,} of {len(trainings):,} models ({evidence.model}): {prepared.expectation(len(left))}"
+            f"training {len(missing):,} of {len(trainings):,} models ({evidence.model}): "
+            f"{prepared.expectation(len(missing))}"
         )
-        prepared.train(left)
-        files = store.hashed(folder)
-        made |= {each.name: store.read_verified(files[each.name]) for each in left}
-    found = {each: _unpack(made[each.name]) for each in trainings}
+        prepared.train(missing)
+        stored = store.hashed(folder)
+        results |= {each.name: store.read_verified(stored[each.name]) for each in missing}
+    trained = {each: _unpack(results[each.name]) for each in trainings}
     names = matrix_names(evidence.model, prepared.class_count, run.settings.sequence.length)
-    table = _table(found, prepared.sources)
-    summary = _summary(run, prepared, found, names)
+    summary = _summary(run, prepared, trained, names)
     from dagster_divorder.view.pictures import training_evidence as draw
 
-    files_made: dict[str, Any] = {
-        **{name: File(data, "safetensors") for name, data in made.items()},
-        "table": table,
+    files: dict[str, Any] = {
+        **{name: File(data, "safetensors") for name, data in results.items()},
+        "table": _table(trained, prepared.sources),
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
         "picture": File(draw(summary), "png"),
     }
     figures = {
         "verdict": " ".join(summary["verdict"]),
         "trainings": len(trainings),
-        "trained_now": len(left),
+        "trained_now": len(missing),
         "tokens_an_epoch": prepared.tokens.rows * prepared.tokens.length,
         "weights": summary["weights"],
         "steps": prepared.tokens.size.steps * evidence.epochs,
         "notes": summary["notes"],
     }
-    return Made(files_made, figures=figures)
+    return Made(files, figures=figures)
 
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """What is trained on: sequences of the `plan`, in the order of its first epoch, and their orders."""
+    """What is trained on: sequences of the `plan`, in the order of its first epoch."""
 
     run: Run
     stream: TrainingStream
@@ -184,7 +184,7 @@ class _Tokens:
 
     @property
     def rows(self) -> int:
-        """Sequences that are read: what fills no batch is left out, as trainers do."""
+        """Sequences that are read; a rest that fills no batch is left out, as trainers do."""
         return self.size.steps * self.size.batch
 
     def ids(self, plan: PackedSequences) -> np.ndarray:
@@ -195,8 +195,9 @@ class _Tokens:
             return Rows(plan, every, every[None], tokens).gather()
 
     def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
-        """What a training reads: `ids` (n, L) in the order of the first epoch, `lengths` and `counts` of the documents
-        in these rows, and the rows of every `epochs`, int64 (E, n)."""
+        """What a training reads: `ids` (n, L) in the order of the first epoch; of these rows the `lengths` of their
+        runs, int64 (Q,), and the `counts` of runs, int64 (n,); `epochs`, the rows of each, int64 (E, n); `padded`,
+        bool (1,), whether any row has padding."""
         plan, epochs = self.planned(order, seed)
         first, place = epochs[0], np.empty(len(plan), np.int64)
         place[first] = np.arange(len(first))
@@ -210,20 +211,19 @@ class _Tokens:
         }
 
     def diversity(self) -> dict[str, float]:
-        """The mean Vendi score of some batches of the first epoch of each order, by its name."""
-        run, found = self.run, {}
+        """The mean Vendi score of a sample of batches of the first epoch, by order name."""
+        run, scores = self.run, {}
         vectors = map_vectors(run.store, run.view, chosen_vectors(run))
         for name in orders_of(run.settings):
             plan, epochs = self.planned(trained_order(name), 0)
             read = _take(plan, epochs[0])
             records = self.stream.record(read.document)
-            found[name] = float(
-                np.mean(window_scores(vectors, records, read.length, self.size.batch * self.length))
-            )
-        return found
+            of_batches = window_scores(vectors, records, read.length, self.size.batch * self.length)
+            scores[name] = float(np.mean(of_batches))
+        return scores
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
-        """(the sequences; those of each epoch in order, int64 (E, n))."""
+        """(the sequences of an order; those that each epoch reads, in order, int64 (E, n))."""
         settings, rows, epochs = self.run.settings, self.rows, self.run.settings.evidence.epochs
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         every = np.arange(len(plan))
@@ -241,30 +241,30 @@ class _Tokens:
         items, name = self.items(plan), order.sequences
         if name == "epochs":
             name = settings.sequence.strategy
-            kept = items.part(0, rows)
-            orders = epoch_orders(
-                kept.counts, kept.groups, epochs, coordinates=kept.coordinates, **self.arguments(name, kept)
+            items = items.part(0, rows)
+            arguments = self.arguments(name, items)
+            return plan, epoch_orders(
+                items.counts, items.groups, epochs, coordinates=items.coordinates, **arguments
             )
-            return plan, orders
-        made = make_order(
+        sequences = make_order(
             items.counts, items.groups, coordinates=items.coordinates, **self.arguments(name, items, seed)
         )
-        return plan, np.tile(made[:rows], (epochs, 1))
+        return plan, np.tile(sequences[:rows], (epochs, 1))
 
     def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
         return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
     def curated_epochs(self, rows: int) -> np.ndarray:
-        """The plan's own orders of the sequences that are read, int64 (E, n): places in `plan`."""
+        """The plan's own orders of the sequences that are read, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
         place = np.full(orders.shape[1], -1)
         place[orders[0][:rows]] = np.arange(rows)
-        found = [place[order][place[order] >= 0] for order in orders]
-        return np.stack([found[epoch % len(found)] for epoch in range(self.run.settings.evidence.epochs)])
+        read = [place[order][place[order] >= 0] for order in orders]
+        return np.stack([read[epoch % len(read)] for epoch in range(self.run.settings.evidence.epochs)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
-        """The tokens of the plan with their documents in another order, in full sequences alone."""
+        """The tokens of the plan packed again with their documents in another order; full sequences only."""
         settings, traits = self.run.settings, self.stream.traits
         pieces = _whole_pieces(self.plan)
         draw = settings.seed + seed
@@ -295,8 +295,7 @@ class _Tokens:
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """What the trainings of a run share. sources: names of those with held-out documents, in order. decides: hash of
-    all that decides a training but its order, seed and learning rate."""
+    """What the trainings of a run share. sources: the sources that have held-out documents, sorted. shared: arrays."""
 
     run: Run
     folder: str
@@ -328,8 +327,9 @@ class _Prepared:
 
     @cached_property
     def decides(self) -> str:
+        """A hash of all that decides a training, but for its order, seed and learning rate."""
         run, evidence = self.run, self.run.settings.evidence
-        model = [evidence.model, _weights_of(evidence.model)]
+        model = [evidence.model, _config_hash(evidence.model)]
         return content_hash(
             TRAINED_VERSION,
             [self.tokens.size, *model, evidence.epochs, "cosine", self.device],
@@ -342,7 +342,7 @@ class _Prepared:
 
         settings, evidence = self.run.settings, self.run.settings.evidence
         rates = learning_rates(evidence.model, evidence.learning_rates)
-        found = []
+        trainings = []
         for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
             order = trained_order(name)
             reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
@@ -351,36 +351,31 @@ class _Prepared:
             drawn = seed if strategies - {"original", "curated"} else 0
             data = f"data-{content_hash(reads, drawn)[:16]}"
             result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *balanced])}"
-            found.append(_Training(result, name, seed, rate, data))
-        return found
+            trainings.append(_Training(result, name, seed, rate, data))
+        return trainings
 
-    def train(self, left: list[_Training]) -> None:
-        """Train, and store what was noted under the names of the trainings."""
+    def train(self, trainings: list[_Training]) -> None:
+        """Train, and store the results under the names of the trainings."""
         run, folder = self.run, self.folder
-        temporary = []
+        data: dict[str, str] = {}
         try:
-            data = {}
-            for each in left:
+            for each in trainings:
                 if each.data not in data:
-                    arrays = self.tokens.data(trained_order(each.order), each.seed)
-                    data[each.data] = run.store.put_hashed(
-                        folder, each.data, pack_arrays(arrays), "safetensors"
-                    )
-                    temporary.append(data[each.data])
-            train = partial(_train, run.store, folder, self.task(left[0]))
-            items = [each._replace(data=data[each.data]) for each in left]
+                    arrays = pack_arrays(self.tokens.data(trained_order(each.order), each.seed))
+                    data[each.data] = run.store.put_hashed(folder, each.data, arrays, "safetensors")
+            train = partial(_train, run.store, folder, self.task(trainings[0]))
+            items = [each._replace(data=data[each.data]) for each in trainings]
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
-            what = f"training {len(items):,} models"
-            with run.progress(what, tokens * len(items), "tokens") as advance:
-                # Memory of a step that is kept for the next one: a third less time.
-                for failed in run.engine.each(
+            with run.progress(f"training {len(items):,} models", tokens * len(items), "tokens") as advance:
+                # Keeping the memory of a step for the next one takes a third off the time.
+                for failure in run.engine.each(
                     train, items, gpus=gpus, environment=KEEP_MEMORY, advance=advance
                 ):
-                    if failed:
-                        run.progress.note(failed)
+                    if failure:
+                        run.progress.note(failure)
         finally:
-            run.store.delete(*temporary)
+            run.store.delete(*data.values())
 
     def task(self, each: _Training) -> Task:
         from dagster_divorder.models.training import Task
@@ -400,31 +395,29 @@ class _Prepared:
         )
 
     def within(self, budget: float) -> _Size:
-        """The size, or a smaller one that so many seconds have room for. What was found first stays, so that trainings
-        that were stopped go on.
+        """The size that `budget` seconds have room for, at most the whole one. The first answer is stored, so that
+        trainings that were stopped go on.
 
         Raises:
-            InputError: there is not even room for a step.
+            InputError: there is no room for a step.
         """
         kept, whole = self.run.store.hashed(self.folder), self.tokens.size
         if "size" in kept:
             size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
         else:
-            size = self._of_steps(self._steps_before() or self.measured(budget))
+            steps = self._steps_before() or self.measured(budget)
+            size = whole if steps >= whole.steps else _Size(steps * whole.batch, steps, whole.batch)
             self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
         if size.steps < whole.steps:
-            asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
+            asked, trained = (each.steps * each.batch * self.tokens.length for each in (whole, size))
             self.notes.append(
-                f"evidence.budget_seconds = {budget:g} leaves {left:,} tokens an epoch of {asked:,} that were asked for"
+                f"evidence.budget_seconds = {budget:g} leaves {trained:,} tokens an epoch of {asked:,} that were asked "
+                "for"
             )
         return size
 
-    def _of_steps(self, steps: int) -> _Size:
-        whole = self.tokens.size
-        return whole if steps >= whole.steps else _Size(steps * whole.batch, steps, whole.batch)
-
     def _steps_before(self) -> int | None:
-        """Steps of an epoch of the last result, where only other code made it: its trainings are these."""
+        """Steps of an epoch in the last result if only its code version differs: then its trainings serve, too."""
         run, last = self.run, load_receipt(self.run.store, STAGE)
         settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
         same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
@@ -437,7 +430,7 @@ class _Prepared:
         return steps
 
     def step_seconds(self) -> float:
-        """What a step takes on this machine, by a few of them behind the first, which loads libraries."""
+        """Seconds of a step on this machine: the mean of a few, without the first, which loads libraries."""
         memo = self.run.memo
         if "step_seconds" not in memo:
             few, whole = min(TIMED_STEPS, self.tokens.size.steps), self.tokens.size
@@ -458,17 +451,17 @@ class _Prepared:
         return seconds
 
     def at_once(self, trainings: int) -> int:
-        """How many of so many trainings run at a time."""
+        """The number of trainings that run at a time."""
         engine = self.run.engine
         return max(1, min(trainings, engine.gpus if self.device == "cuda" else engine.workers))
 
     def expectation(self, trainings: int) -> str:
-        """What so many trainings do, and how long it takes."""
+        """The work and the time of so many trainings, in words."""
         from dagster_divorder.models.training import noisy_batches
 
         size, epochs, at_once = self.tokens.size, self.run.settings.evidence.epochs, self.at_once(trainings)
         heldout = sum(self.shared[f"heldout {at}"].shape[1] for at in range(len(self.sources)))
-        # A pass over what is held out is a third of a step's: nothing is learnt.
+        # A forward pass over held-out tokens takes a third of a training step.
         steps = epochs * (size.steps + heldout / size.batch / 3) + noisy_batches(size.steps)
         seconds = math.ceil(trainings / at_once) * steps * self.step_seconds()
         return (
@@ -477,7 +470,7 @@ class _Prepared:
         )
 
     def measured(self, budget: float) -> int:
-        """Steps of an epoch that so many seconds have room for."""
+        """Steps of an epoch that fit into `budget` seconds."""
         evidence = self.run.settings.evidence
         step = self.step_seconds()
         count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
@@ -499,30 +492,30 @@ def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
     """
     evidence, length = settings.evidence, settings.sequence.length
     assert evidence.tokens is not None
-    there = int(packed.length.sum())
-    rows = min(evidence.tokens, there) // length
+    planned = int(packed.length.sum())
+    rows = min(evidence.tokens, planned) // length
     batch = evidence.batch or max(1, min(settings.sequence.batch, rows // STEPS))
-    # Of sequences with padding others are made that have none, and are fewer.
+    # Orders of documents repack padded sequences without padding, which makes fewer.
     full = min(rows, int(packed.tokens[:rows].sum()) // length)
     steps = full // batch
     if steps < 1:
         raise InputError(
-            f"evidence.tokens = {evidence.tokens:,} of the {there:,} of the plan make {full:,} sequences of {length:,} "
-            f"tokens, and a batch has {batch:,}; expected a batch at least: raise evidence.tokens, or lower "
+            f"evidence.tokens = {evidence.tokens:,} of the {planned:,} of the plan make {full:,} sequences of "
+            f"{length:,} tokens, and a batch has {batch:,}; expected a batch at least: raise evidence.tokens, or lower "
             "evidence.batch or sequence.length"
         )
     return _Size(rows, steps, batch)
 
 
 def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
-    """Some sequences of a plan, in this order."""
+    """Sequences of a plan, in this order."""
     runs, indptr = row_entries(plan.indptr, sequences)
-    parts = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
-    return PackedSequences(**parts, indptr=indptr, sequence_length=plan.sequence_length)
+    columns = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
+    return PackedSequences(**columns, indptr=indptr, sequence_length=plan.sequence_length)
 
 
 def _whole_pieces(plan: PackedSequences) -> Pieces:
-    """The tokens of a plan in the order of their documents; what follows on in a document is one piece."""
+    """The tokens of a plan by document; runs that follow each other in a document are one piece."""
     at = np.lexsort((plan.start, plan.document))
     document, start, length = plan.document[at], plan.start[at], plan.length[at]
     begins = np.ones(len(at), bool)
@@ -532,26 +525,25 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
-    """What of the settings decides which tokens a training reads when: a strategy's options, and what it balances."""
+    """The settings that decide which tokens a training reads when: options of strategies, and what they balance."""
     from dagster_divorder.core.order import STRATEGIES
 
     strategies = [order.documents, order.sequences]
     options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
     sequence = settings.sequence
     balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
-    own = [settings.seed, options, balanced if {*strategies} - PLAIN else None]
-    return [*strategies, own]
+    return [*strategies, [settings.seed, options, balanced if {*strategies} - PLAIN else None]]
 
 
-def _weights_of(model: str) -> str:
-    """What a directory's model is made of."""
+def _config_hash(model: str) -> str:
+    """A hash of the config.json of a directory's model, "" of any other model."""
     file = Path(model) / "config.json"
     return content_hash(file.read_bytes().hex()) if file.is_file() else ""
 
 
 def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str]) -> dict[str, np.ndarray]:
-    """By source its held-out documents laid end to end, int32 (2, n, L): classes, -1 behind the last, and how far from
-    the beginning of its document, or of the row, each token is.
+    """By source, its held-out documents end to end, int32 (2, n, L): classes, with -1 after the last token; and the
+    distance of each token from the beginning of its document or row.
 
     Raises:
         InputError: no document is held out.
@@ -567,7 +559,7 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     for source, text in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(text or "")
     most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
-    encoder, found = load_base_model(run).encoder(), {}
+    encoder, heldout = load_base_model(run).encoder(), {}
     for source in sorted(texts):
         ids, lengths = encoder.encode(texts[source])
         ids = classes[ids[: most * length]]
@@ -579,7 +571,7 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
         begins[(starts := np.cumsum(lengths))[starts < len(ids)]] = True
         at = np.arange(len(begins))
         rows[1].ravel()[:] = at - np.maximum.accumulate(np.where(begins, at, 0))
-        found[source] = rows
+        heldout[source] = rows
     if not run.settings.heldout.paths:
         without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
         if without:
@@ -587,20 +579,20 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
                 f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
                 "out: nothing is said of it; raise heldout.documents"
             )
-    return found
+    return heldout
 
 
 def _train(
     store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
 ) -> str:
-    """Train one model, where an engine puts the work, and store what was noted; what failed."""
+    """Train one model, where an engine puts the work, and store the result; why it failed, or ""."""
     if task.device == "cuda":
         import torch
 
         torch.cuda.set_device(worker_number())
     apart = trained_order(each.order).apart
-    own = replace(task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
-    trained = _trained(own, unpack(store.read_verified(each.data)), advance)
+    task = replace(task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
+    trained = _trained(task, unpack(store.read_verified(each.data)), advance)
     arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
     store.put_hashed(folder, each.name, pack_arrays(arrays), "safetensors")
     return "" if trained.failed < 0 else _failure(each, trained)
@@ -624,8 +616,8 @@ def _unpack(data: bytes) -> Trained:
     return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
 
 
-def _table(found: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row a training, epoch and source."""
+def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
+    """Held-out losses, a row per training, epoch and source."""
     return [
         {
             "order": each.order,
@@ -635,22 +627,24 @@ def _table(found: Mapping[_Training, Trained], sources: list[str]) -> list[dict[
             "source": source,
             "loss": float(loss),
         }
-        for each, trained in found.items()
+        for each, trained in results.items()
         for epoch, losses in enumerate(trained.heldout)
         for source, loss in zip([*sources, ALL], [*losses, np.mean(losses)], strict=True)
     ]
 
 
 def _summary(
-    run: Run, prepared: _Prepared, found: Mapping[_Training, Trained], names: list[str]
+    run: Run, prepared: _Prepared, results: Mapping[_Training, Trained], names: list[str]
 ) -> dict[str, Any]:
-    """All that is shown. Of several learning rates the one that suits the shuffled sequences best counts."""
+    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
     from dagster_divorder.models.training import count_weights, is_attention, learning_rates
 
     evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
     by = {
-        (name, rate): [trained for each, trained in found.items() if (each.order, each.rate) == (name, rate)]
+        (name, rate): [
+            trained for each, trained in results.items() if (each.order, each.rate) == (name, rate)
+        ]
         for name in orders
         for rate in rates
     }
@@ -701,13 +695,13 @@ def _summary(
         "length": prepared.tokens.length,
         "notes": [
             *prepared.notes,
-            *(_failure(each, trained) for each, trained in found.items() if trained.failed >= 0),
+            *(_failure(each, trained) for each, trained in results.items() if trained.failed >= 0),
         ],
     }
 
 
 def load_evidence(run: Run) -> dict[str, Any]:
-    """The summary."""
+    """The summary of the last result."""
     return orjson.loads(run.read(STAGE, "summary"))
 
 
@@ -729,7 +723,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
         **evidence,
         "schedule": "cosine",
         "device": settings.engine.device,
-        "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
+        "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
         "trait": settings.mixing.trait,
@@ -744,10 +738,10 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    """What it reads, and which token of a checkpoint ends a text."""
-    read, named = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
-    return {**read, "end_of_text": named} if isinstance(named, list) else dict(read)
+def _training_evidence_inputs(run: Run) -> dict[str, Any]:
+    """The results that it reads, and the token of a checkpoint that ends a text."""
+    results, token = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
+    return {**results, "end_of_text": token} if isinstance(token, list) else {**results}
 
 
 def _check_settings(run: Run) -> None:
@@ -763,7 +757,7 @@ def _check_settings(run: Run) -> None:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens that are trained on in all trainings."""
+    """Tokens read by all trainings together."""
     evidence = settings.evidence
     trainings = len(orders_of(settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
     return min(size.tokens, evidence.tokens or 0) * evidence.epochs * trainings
@@ -778,8 +772,8 @@ TRAINING_EVIDENCE = WholeCorpus(
     evidence="what the order does to small models that are trained in it",
     reads=_training_evidence_reads,
     settings=_training_evidence_settings,
-    inputs=_inputs,
-    # As costly as training: nobody has it who has not asked.
+    inputs=_training_evidence_inputs,
+    # It costs as much as training does, so it is there only on request.
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_train_in_each_order,

@@ -1,9 +1,9 @@
-"""diversity_metrics: orders measured side by side, and what they certify for every window of training.
+"""diversity_metrics: measures of the orders side by side, for every window of training.
 
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
-`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. The
-corpus's mix that windows are held against is that of the order itself, so both kinds have their own; a trait with
-`order.targets` is held against what can be had of them.
+`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
+are compared with the mix of the whole order; for a trait with `order.targets`, with the mix that comes closest to its
+targets.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from dagster_divorder.core.measure.tables import (
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -71,11 +72,9 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
 ORDER_BYTES = 100
-"""What measuring an order takes for a document, at its peak."""
-TOGETHER_BYTES = 256 << 20
-"""Two orders are measured at a time where one takes no more than this."""
+"""Peak memory that measuring an order takes, a document."""
 FEWEST_COLUMNS = 60
-"""Of a bar in the picture, each a batch where there are that many."""
+"""Columns of a bar in the picture, at least. With more batches than these a column is a batch."""
 
 LEGEND = "\n".join(
     [
@@ -88,7 +87,7 @@ LEGEND = "\n".join(
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
-    """Measures by order name, as `core.measure.Diversity.to_dict` gives them. Ours also have
+    """Measures by order name, as `core.measure.Diversity.to_dict` gives them. The orders that DivOrder made also have
 
     shuffled_batches_worse: by trait, the share of the shuffles' batches whose total variation exceeds that of our worst
         batch. trait_errors: by trait, see `core.measure.compare_errors`. targets: by trait with targets, see
@@ -111,22 +110,18 @@ def _measure_diversity(run: Run) -> Made:
     for ours, shares in worse.items():
         metrics[ours]["shuffled_batches_worse"] = shares
         metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
-    _follow(run, traits, metrics)
+    _add_targets(run, traits, metrics)
     files: dict[str, Any] = {
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
     }
     if "plot" in run.settings.output.sidecars:
         files["picture"] = File(_picture(run, traits, measured), "png")
-    figures = {
-        "summary": summary_rows(metrics),
-        "findings": findings(metrics),
-    }
-    return Made(files, figures=figures)
+    return Made(files, figures={"summary": summary_rows(metrics), "findings": findings(metrics)})
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
-    """What cannot be had of the targets is said by every run."""
+def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
+    """Every run, also one that measures nothing anew, notes the targets that the corpus cannot meet."""
     if run.settings.order.targets:
         metrics = orjson.loads(run.store.read_verified(receipt.files["metrics"]))
         for warning in warnings_of(metrics["sequences"]["targets"]):
@@ -159,7 +154,7 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
     def shuffled_sequences(number: int) -> Diversity:
         return sequences(*_shuffled_sequences(run, traits, number))
 
-    # Each task makes its order itself, so that no other is in memory meanwhile.
+    # Each task makes its own order, so that waiting orders take no memory.
     tasks: list[tuple[str, Callable[[], Diversity]]] = [
         ("original", lambda: documents(np.arange(len(traits.tokens)))),
         *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
@@ -167,7 +162,7 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
         ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
     ]
-    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
+    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= MEASURED_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
     with (
         run.progress("measuring orders", len(tasks), "orders") as advance,
@@ -176,27 +171,29 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
         for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
             measured.setdefault(name, []).append(figures)
             advance(1)
-    return {name: average(of) for name, of in measured.items()}
+    return {name: average(diversities) for name, diversities in measured.items()}
 
 
 def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
-    """Errors of each trait apart against the shuffles', and both as lines."""
-    of = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
+    """The errors of each trait compared with those of the shuffles, as figures and as curves."""
+    pairs = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
     return {
-        "trait_errors": {trait: compare_errors(*pair) for trait, pair in of.items()},
-        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in of.items()}},
+        "trait_errors": {trait: compare_errors(*pair) for trait, pair in pairs.items()},
+        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in pairs.items()}},
     }
 
 
-def _follow(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
-    """How ours follow their targets, into the metrics of each."""
+def _add_targets(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
+    """Add to the metrics of the orders that DivOrder made how they follow their targets."""
     tables, sequence = run.settings.order.targets, run.settings.sequence
+    # By order, for each epoch: documents int64 (Q,), tokens of each run int64 (Q,).
     epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
     if tables:
         order, packed = load_order(run), load_packed(run)
         epochs["curated"] = [(order, traits.tokens[order])]
-        runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)]
-        epochs["sequences"] = [(packed.document[of], packed.length[of]) for of in runs]
+        for epoch in load_sequence_order(run):
+            runs, _ = runs_in_order(packed.indptr, epoch)
+            epochs["sequences"].append((packed.document[runs], packed.length[runs]))
     for name, streams in epochs.items():
         figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
         metrics[name]["targets"] = figures
@@ -208,8 +205,8 @@ def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
 
 
 def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
-    """What training gets without any order: shuffled documents, as many tokens of each as the plan holds, packed, and
-    every epoch the sequences shuffled; a last one that is not full stays last."""
+    """What training gets without any order: documents shuffled and packed, as many tokens of each as the plan holds,
+    and the sequences shuffled for every epoch. A last sequence that is not full stays last."""
     plan = load_packed(run)
     tokens = np.bincount(plan.document, plan.length, len(traits.tokens))
     del plan
@@ -231,44 +228,43 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
 
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     orders = {name: PicturedOrder(diversity) for name, diversity in measured.items()}
-    for name, (of, distinct) in read_in_order(run, traits).items():
-        # The documents in order, which lie between shuffled and ordered sequences, are a row of the table.
+    for name, (runs, distinct) in read_in_order(run, traits).items():
+        # The documents in order lie between shuffled and ordered sequences; they are a row of the table only.
         if name != "curated":
-            columns = max(
-                1, int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
-            )
-            mix = cluster_mix(np.arange(len(of.length)), of.length, labels[of.document], clusters, columns)
+            columns = int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
+            tokens = runs.length
+            mix = cluster_mix(np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns)
             orders[name] = PicturedOrder(measured[name], distinct, mix)
     return ordering_comparison(orders, load_names(run))
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
-    """What is drawn of an order, by its name, the original first: what is read, and how many distinct clusters each
-    sequence holds, int64 (S,). Of sequences the first epoch, of shuffles the first that is measured."""
+    """The orders that pictures show, by name, the original first: (the runs of tokens as they are read, the number of
+    distinct clusters in each sequence, int64 (S,)). Sequences: their first epoch. Shuffles: the first one."""
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     packed = {
         "sequences_random": _shuffled_sequences(run, traits, 0),
         "sequences": (load_packed(run), load_sequence_order(run)),
     }
-    found = {}
+    orders = {}
     for name, order in (("original", np.arange(len(traits.tokens))), ("curated", load_order(run))):
         distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
-        found[name] = documents_stream(order, traits.tokens), distinct
+        orders[name] = documents_stream(order, traits.tokens), distinct
     for name, (sequences, epochs) in packed.items():
-        of = sequences_stream(sequences, epochs[0])
-        found[name] = of, distinct_in_sequences(of.indptr, labels[of.document], clusters)
-    return {name: found[name] for name in ("original", "sequences_random", "curated", "sequences")}
+        runs = sequences_stream(sequences, epochs[0])
+        orders[name] = runs, distinct_in_sequences(runs.indptr, labels[runs.document], clusters)
+    return {name: orders[name] for name in ("original", "sequences_random", "curated", "sequences")}
 
 
 def load_verdict(run: Run) -> Verdict:
     """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
-    are balanced. One whose target moves is held against the mix that can be had of it.
+    are balanced. A trait whose target moves is compared with the mix that comes closest to it.
 
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
     """
     settings, metrics = run.settings, load_metrics(run)
-    found = {
+    comparisons = {
         ours: beats_shuffling(
             _windows(metrics[ours]),
             _windows(metrics[other]),
@@ -280,7 +276,10 @@ def load_verdict(run: Run) -> Verdict:
         for ours, other in SHUFFLED.items()
     }
     return Verdict(
-        sequences=found[TRAIN_ON], documents=found["curated"], metrics=metrics, remedy=remedy(settings)
+        sequences=comparisons[TRAIN_ON],
+        documents=comparisons["curated"],
+        metrics=metrics,
+        remedy=remedy(settings),
     )
 
 
@@ -295,7 +294,7 @@ def remedy(settings: Settings) -> str:
         ("order.strategy", settings.order.strategy),
     ):
         if strategy not in ("balanced", "f3"):
-            return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
+            return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.order.targets:
         return (
             f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
@@ -309,18 +308,18 @@ def remedy(settings: Settings) -> str:
 
 def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
     return {
-        window: {trait: WindowDeviation(**deviation) for trait, deviation in of.items()}
-        for window, of in figures["windows"].items()
+        window: {trait: WindowDeviation(**deviation) for trait, deviation in deviations.items()}
+        for window, deviations in figures["windows"].items()
     }
 
 
 def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
-    return {trait: Seam(**of) for trait, of in figures["seam"].items()}
+    return {trait: Seam(**deviation) for trait, deviation in figures["seam"].items()}
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
-    """The few figures of the training sequences in order that say how good they are, rounded as they are shown
-    elsewhere, and some as multiples of shuffling's. What cannot be told of this corpus is not there."""
+    """A few figures of the quality of the training sequences in order, rounded as elsewhere, some of them also as
+    multiples of shuffling's. Figures that a small corpus cannot give are left out."""
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
     measured = {name: ours[name] for name in FOLLOWED} | drift_columns(load_stationarity(run))
@@ -353,39 +352,39 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
-    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds); a table
-    shows the documents in order, too. The output is whole and can be trained on, whatever this says."""
+    """Compares the sequences in their order, as a trainer reads them, with shuffled ones (mean of three seeds); a table
+    also has the documents in order. The output is whole and can be trained on even if this fails."""
     verdict = load_verdict(run)
-    said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    lines = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
     return Finding(
         passed=verdict.sequences.passed,
-        text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{said}",
+        text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{lines}",
         remedy=verdict.remedy,
         figures={ORDERS[TRAIN_ON]: verdict.sequences.rows(), ORDERS["curated"]: verdict.documents.rows()},
     )
 
 
 def _nothing_drifts(run: Run) -> Finding:
-    """Features of the sequences along their order, those it balanced and those it never saw, against shuffles of the
-    same sequences. The output is whole and can be trained on, whatever this says."""
-    found = load_stationarity(run)
-    meant = (
+    """Compares features of the sequences along their order, balanced ones and others, with shuffles of the same
+    sequences. The output is whole and can be trained on even if this fails."""
+    drift = load_stationarity(run)
+    meaning = (
         "what is read last is like what is read first, as far as it can be told"
-        if found.passed
+        if drift.passed
         else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
     )
     return Finding(
-        passed=found.passed,
-        text=f"{found.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} shuffles of it: what the training "
-        f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meant}.",
+        passed=drift.passed,
+        text=f"{drift.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} shuffles of it: what the training "
+        f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meaning}.",
         remedy=stationarity_remedy(run.settings),
-        figures={"features": found.rows()},
+        figures={"features": drift.rows()},
     )
 
 
 def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
-    # The picture has the names of the clusters; measures know nothing of them.
+    # Only the picture shows names of clusters.
     names = ["cluster_names"] if "plot" in settings.output.sidecars else []
     return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
 
@@ -415,7 +414,7 @@ DIVERSITY_METRICS = WholeCorpus(
     doing="measuring orders",
     pace=(0.1, 0.0026),
     compute=_measure_diversity,
-    publish=_publish,
+    publish=_note_unmet_targets,
     show=_show_diversity_metrics,
     checks=(
         Check(

@@ -1,14 +1,15 @@
-"""set_diversity: how many different things there are in the corpus, in what was chosen, in its parts and in batches.
+"""set_diversity: how many different things there are in the corpus, in the selection, in its parts and in batches.
 
-`groups`: the Vendi score of the corpus, of what is chosen, of each source (`input.source_field`) and of each cluster;
-of a source also that of all without it: how much it alone brings. Of equal texts one counts.
+`groups`: the Vendi scores of the corpus, of the selection, of each source (`input.source_field`) and of each cluster;
+for a source also the score of the corpus without it, which tells how much the source alone brings. Equal texts count
+once.
 
-With a selection the vectors are those that it goes by. Sums by source are kept, with the ids of what is in them:
-appended documents are added to them, and nothing else is read for these scores. `batches`: the score of batches of
-training, by tokens, under the order that was made and under others.
+With a selection the vectors are those of the selection. The sums of the sources are stored with the ids of their
+documents, so that an append reads and adds its own documents only. `batches`: the scores of training batches, weighted
+by tokens, under this order and under others.
 
-Without one the vectors are those that are clustered, no order is needed, and of a large corpus a random sample counts,
-SAMPLE_BYTES of vectors.
+Without a selection the vectors are those that are clustered, no order is needed, and a large corpus is represented by a
+random sample of SAMPLE_BYTES of vectors.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ from dagster_divorder.store.space import Space, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 
 MAX_VALUES = 32
-"""Sources and clusters with a score of their own: the largest; sums of a source take 8 D^2 bytes. The other sources
-count as one."""
+"""Sources and clusters with a score of their own, the largest ones; the sums of a source take 8 D^2 bytes. All other
+sources count as one."""
 SUMS_SIZE = 1 << 25
-"""Numbers of the sums of all sources where nothing is selected: of wide vectors fewer sources and clusters have a score
-of their own, each of which takes D^3."""
+"""Numbers in the sums of all sources, without a selection: with wide vectors fewer sources and clusters have a score of
+their own. A score takes time of the order of D^3."""
 OTHERS = "(other)"
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Measured:
-    """The documents that are measured: `records` int64 (n,), their positions, rising; `rows` int64 (n,) of `vectors`
-    are theirs. most: sources and clusters with a score of their own."""
+    """The documents that are measured: `records` int64 (n,) holds their positions, rising; `rows` int64 (n,) the rows
+    of `vectors` that are theirs. most: the number of sources and of clusters with a score of their own."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -60,50 +63,47 @@ class _Measured:
 
 def _measure_set_diversity(run: Run) -> Made:
     selects = run.settings.selects
-    of = _of_selection(run) if selects else _of_corpus(run)
-    names, codes = _sources(run, of)
-    sums, added = _sums(run, of, names, codes) if selects else (_group_sums(of, names, codes), 0)
-    found = group_diversity(sums)
+    measured = _selection_pool(run) if selects else _corpus_sample(run)
+    vectors, rows = measured.vectors, measured.rows
+    names, codes = _sources(run, measured)
+    sums, added = _sums(run, measured, names, codes) if selects else (_group_sums(measured, names, codes), 0)
+    diversity = group_diversity(sums)
     sizes = np.bincount(codes, minlength=len(names)).tolist()
-    groups = [_group("corpus", "all", len(of.rows), found.whole)]
+    groups = [_group("corpus", "all", len(rows), diversity.whole)]
     figures: dict[str, Any] = {"vendi_all": groups[0]["vendi"]}
     if selects:
-        chosen = of.rows[load_selected(run)[of.records]]
-        groups.append(_group("corpus", "chosen", len(chosen), vendi(gram(of.vectors, chosen))))
+        chosen = rows[load_selected(run)[measured.records]]
+        groups.append(_group("corpus", "chosen", len(chosen), vendi(gram(vectors, chosen))))
         figures |= {"vendi_chosen": groups[1]["vendi"], "added_to_sums": added}
     else:
-        figures |= {
-            "vectors": chosen_kind(run),
-            "dims": of.vectors.shape[1],
-            "measured_documents": len(of.rows),
-        }
+        figures |= {"vectors": chosen_kind(run), "dims": vectors.shape[1], "measured_documents": len(rows)}
     if run.settings.input.source_field:
-        scores = (sizes, found.groups.tolist(), found.without.tolist())
+        scores = (sizes, diversity.groups.tolist(), diversity.without.tolist())
         groups += [_group("source", name, *row) for name, *row in zip(names, *scores, strict=True)]
-    labels = run.column("clusters", "labels")[run.view.document_row[of.records]]
-    for cluster in np.argsort(-np.bincount(labels), kind="stable")[: of.most].tolist():
-        members = of.rows[labels == cluster]
+    document_rows = run.view.document_row[measured.records]
+    labels = run.column("clusters", "labels")[document_rows]
+    for cluster in np.argsort(-np.bincount(labels), kind="stable")[: measured.most].tolist():
+        members = rows[labels == cluster]
         if len(members):
-            groups.append(_group("cluster", str(cluster), len(members), vendi(gram(of.vectors, members))))
+            groups.append(_group("cluster", str(cluster), len(members), vendi(gram(vectors, members))))
     files: dict[str, Any] = {"groups": groups}
     if not selects:
         return Made(files, figures=figures)
-    files["batches"] = _batches(run, of.vectors)
-    ids = document_ids(run.store, run.view)
-    files["sums"] = {"sums": sums, "ids": ids[run.view.document_row[of.records]], "codes": codes}
+    files["batches"] = _batches(run, vectors)
+    files["sums"] = {"sums": sums, "ids": document_ids(run.store, run.view)[document_rows], "codes": codes}
     vectors_key = run.receipt(vectors_stage(run.settings)).key
     figures |= {f"batches_{row['order'].replace(' ', '_')}": row["mean vendi"] for row in files["batches"]}
     return Made(files, {"names": names, "vectors": vectors_key}, figures)
 
 
-def _of_selection(run: Run) -> _Measured:
+def _selection_pool(run: Run) -> _Measured:
     vectors = map_vectors(run.store, run.view, run.receipt(vectors_stage(run.settings)))
     rows = np.flatnonzero(run.view.copies == np.arange(len(run.view)))
     return _Measured(vectors, rows, rows, MAX_VALUES)
 
 
-def _of_corpus(run: Run) -> _Measured:
-    """A random sample of the documents, each by its first record, or all."""
+def _corpus_sample(run: Run) -> _Measured:
+    """All documents, or a random sample of them, each by its first record."""
     view, space = run.view, Space(run.files(STAGE_OF[chosen_kind(run)]), centre=False)
     dims = space.dims(view)
     firsts = np.flatnonzero(view.copies == np.arange(len(view)))
@@ -114,41 +114,40 @@ def _of_corpus(run: Run) -> _Measured:
     return _Measured(space.rows(view, view.document_row[records]), np.arange(len(records)), records, most)
 
 
-def _group(of: str, value: str, documents: int, score: float, without: float | None = None) -> dict[str, Any]:
-    left = None if without is None else round(without, 4)
+def _group(part: str, value: str, documents: int, score: float, without: float | None = None) -> Row:
     return {
-        "of": of,
+        "of": part,
         "value": value,
         "documents": documents,
         "vendi": round(score, 4),
-        "all without it": left,
+        "all without it": None if without is None else round(without, 4),
     }
 
 
-def _sources(run: Run, of: _Measured) -> tuple[list[str], np.ndarray]:
-    """(names of the sources, the largest by name and OTHERS for the rest, `of.most` in all; the code of each
-    document)."""
+def _sources(run: Run, measured: _Measured) -> tuple[list[str], np.ndarray]:
+    """(names of the sources, the largest ones sorted by name, and OTHERS for the rest, `measured.most` in all; the code
+    of each document)."""
     field = run.settings.input.source_field
     if field is None:
-        return [OTHERS], np.zeros(len(of.rows), np.int64)
-    values = load_fields(run, field).column(field).to_pandas().iloc[of.records].astype("str").to_numpy()
+        return [OTHERS], np.zeros(len(measured.rows), np.int64)
+    values = load_fields(run, field).column(field).to_pandas().iloc[measured.records].astype("str").to_numpy()
     names, codes, sizes = np.unique(values.astype(str), return_inverse=True, return_counts=True)
-    if len(names) <= of.most:
+    if len(names) <= measured.most:
         return names.tolist(), codes
-    named = of.most - 1
+    named = measured.most - 1
     largest = np.sort(np.argsort(-sizes, kind="stable")[:named])
     code = np.full(len(names), named)
     code[largest] = np.arange(named)
     return [*names[largest].tolist(), OTHERS], code[codes]
 
 
-def _group_sums(of: _Measured, names: list[str], codes: np.ndarray) -> np.ndarray:
+def _group_sums(measured: _Measured, names: list[str], codes: np.ndarray) -> np.ndarray:
     """Gram sums of the sources, float64 (G, D, D)."""
-    return group_grams(of.vectors, of.rows, codes, len(names))
+    return group_grams(measured.vectors, measured.rows, codes, len(names))
 
 
-def _sums(run: Run, of: _Measured, names: list[str], codes: np.ndarray) -> tuple[np.ndarray, int]:
-    """(Gram sums of the sources, float64 (G, D, D); how many documents were added to those of the last run)."""
+def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) -> tuple[np.ndarray, int]:
+    """(Gram sums of the sources, float64 (G, D, D); the number of documents added to the sums of the last run)."""
     last = load_receipt(run.store, SET_DIVERSITY.name)
     if (
         last is None
@@ -156,23 +155,23 @@ def _sums(run: Run, of: _Measured, names: list[str], codes: np.ndarray) -> tuple
         or last.facts["vectors"] != run.receipt(vectors_stage(run.settings)).key
         or not run.store.exists(last.files["sums"])
     ):
-        return _group_sums(of, names, codes), len(of.rows)
+        return _group_sums(measured, names, codes), len(measured.rows)
     kept, before = unpack(run.store.read_verified(last.files["sums"])), list(last.facts["names"])
     ids = document_ids(run.store, run.view)
-    known = places(ids[run.view.document_row[of.records]], kept["ids"])
+    known = places(ids[run.view.document_row[measured.records]], kept["ids"])
     was, now = np.array(before)[kept["codes"][known[known >= 0]]], np.array(names)[codes[known >= 0]]
-    if len(was) < len(kept["ids"]) or (was != now).any():  # some are gone, or of another source
-        return _group_sums(of, names, codes), len(of.rows)
+    if len(was) < len(kept["ids"]) or (was != now).any():  # documents are gone, or of another source
+        return _group_sums(measured, names, codes), len(measured.rows)
     new = known < 0
-    sums = group_grams(of.vectors, of.rows[new], codes[new], len(names))
+    sums = group_grams(measured.vectors, measured.rows[new], codes[new], len(names))
     for at, name in enumerate(before):
-        # A source that has lost its name has no document left in it either.
+        # A source without a name now has no documents either.
         if name in names:
             sums[names.index(name)] += kept["sums"][at]
     return sums, int(new.sum())
 
 
-def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
+def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
     """The Vendi score of batches, each document by its tokens in them, a row an order."""
     stream, packed, sequences = load_stream(run), load_packed(run), load_sequence_order(run)[0]
     draw = np.random.default_rng(run.settings.seed)
@@ -191,8 +190,8 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
         at, _ = runs_in_order(packed.indptr, order)
         runs[name] = packed.document[at], packed.length[at]
     rows, size = [], run.settings.sequence.batch * run.settings.sequence.length
-    for name, (of, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
-        scores = window_scores(vectors, stream.record(of), tokens, size)
+    for name, (items, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
+        scores = window_scores(vectors, stream.record(items), tokens, size)
         rows.append(
             {
                 "order": name,
@@ -204,15 +203,15 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def load_groups(run: Run) -> list[dict[str, Any]]:
-    """A row a part of the corpus; see `_group`."""
+def load_groups(run: Run) -> list[Row]:
+    """One row per part of the corpus; see `_group`."""
     return run.rows("set_diversity", "groups")
 
 
-def load_batches(run: Run) -> list[dict[str, Any]]:
-    """A row an order; see `_batches`. None without a selection."""
-    there = "batches" in run.receipt("set_diversity").files
-    return run.rows("set_diversity", "batches") if there else []
+def load_batches(run: Run) -> list[Row]:
+    """One row per order; see `_batches`. None without a selection."""
+    has_batches = "batches" in run.receipt("set_diversity").files
+    return run.rows("set_diversity", "batches") if has_batches else []
 
 
 def _show_set_diversity(run: Run, receipt: Receipt) -> Shown:
@@ -233,13 +232,8 @@ def _set_diversity_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _set_diversity_settings(settings: Settings) -> dict[str, Any]:
-    if not settings.selects:
-        return {"source": settings.input.source_field}
-    return {
-        "source": settings.input.source_field,
-        "batch": [settings.sequence.batch, settings.sequence.length],
-        "seed": settings.seed,
-    }
+    batches = {"batch": [settings.sequence.batch, settings.sequence.length], "seed": settings.seed}
+    return {"source": settings.input.source_field, **(batches if settings.selects else {})}
 
 
 SET_DIVERSITY = WholeCorpus(

@@ -1,14 +1,14 @@
 """stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch.
 
-Letters: S sequences that are looked at, Q runs of tokens in them, D dims.
+Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
-Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
-a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
-the traits, the token ids and the vectors that an output needs, so that the result does not depend on what evidence
-has been made before; files are read fragment by fragment.
-Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
-Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors; two features at a time, as the next
-one is taken while one is held against its shuffles.
+The sample is whole batches evenly spaced along the order, of at most TOKENS and SEQUENCES, but twenty batches at least.
+It leaves out a last sequence that is not full and sequences that a trainer has consumed. Features come from the plan,
+the traits, the token ids and the vectors that an output needs, so the result does not depend on which evidence was made
+before. Files are read fragment by fragment.
+Cost: bounded, but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
+Memory: 2 bytes a token, the word counts, and S x D of one kind of vectors. Two features are in memory at a time: one is
+prepared while the one before is compared with its shuffles.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**12 buckets of token ids."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
-"""Clusters of another seed are fitted to so many vectors at most, and numbers."""
+"""Clusters of another seed are fitted to at most so many vectors, of at most so many numbers in all."""
 OTHER_CLUSTERS = 64
 
 
 def load_stationarity(run: Run) -> Stationarity:
-    """What the last run found.
+    """The result of the last run.
 
     Raises:
         MissingStageError: there is no result under these settings.
@@ -70,7 +70,7 @@ def load_stationarity(run: Run) -> Stationarity:
 
 
 def _exempt(run: Run) -> str:
-    """Why drift is no fault of these orders, "" where it would be one."""
+    """Why these orders are meant to drift, "" where they are not."""
     if run.settings.order.targets:
         return "order.targets asks for a mix that moves"
     if run.receipt("packed_sequences").facts["frozen_sequences"]:
@@ -91,7 +91,7 @@ def remedy(settings: Settings) -> str:
 
 
 def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> SequenceRuns:
-    """The sequences that are looked at, of an order of the plan's, int64 (S,), by default that of the first epoch."""
+    """The sampled sequences. order: of the plan's sequences, int64, by default that of the first epoch."""
     packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
     full = np.ones(len(packed), bool)
     full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
@@ -99,13 +99,12 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Se
         full[-1] &= packed.padding[-1] == 0
     order = order[full[order]]
     sequence = run.settings.sequence
-    at_most = min(SEQUENCES, TOKENS // sequence.length)
-    some = order[sampled_places(len(order), sequence.batch, at_most)]
-    return SequenceRuns.of(packed, some, traits.tokens)
+    sampled = sampled_places(len(order), sequence.batch, min(SEQUENCES, TOKENS // sequence.length))
+    return SequenceRuns.of(packed, order[sampled], traits.tokens)
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
-    """What should not depend on where a sequence stands; one at a time, so that not all are in memory."""
+    """Features that should not depend on a sequence's place; one at a time, to save memory."""
     balanced = set(run.settings.order.traits)
     if vectors_are_balanced(run.settings):
         balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
@@ -114,7 +113,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
     if source and source not in traits.codes:
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
         records = load_stream(run).record(sample.document)
-        # Sources may be as many as documents.
+        # There may be as many sources as documents; the sample has fewer.
         _, codes = np.unique(coded[records], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
@@ -130,7 +129,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
 
 
 def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
-    """How often each sequence has each bucket of token ids, CSR int32 (S, 2**WORD_BITS)."""
+    """Counts of the buckets of token ids in each sequence, CSR int32 (S, 2**WORD_BITS)."""
     from scipy.sparse import csr_matrix
 
     from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
@@ -160,37 +159,37 @@ def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
 def _vectors(
     run: Run, sample: SequenceRuns, space: Space, clusters: ClusterFit | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, if there are any,
-    int32 (Q,))."""
+    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, int32 (Q,), zeros
+    without `clusters`)."""
     from scipy.sparse import csr_matrix
 
     sums = np.zeros((len(sample), 0), np.float32)
     codes = np.zeros(len(sample.document), np.int32)
     view = stream_view(run)
     for runs, rows, arrays in space.files.at(view.documents, view.document_row[sample.document]):
-        unique, of = np.unique(rows, return_inverse=True)
+        unique, place = np.unique(rows, return_inverse=True)
         vectors = space.transform(arrays["vectors"][unique])
         if not sums.size:
             sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
         sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
         tokens = sample.length[runs].astype(np.float32)
-        sums[sequences] += csr_matrix((tokens, (at, of)), shape=(len(sequences), len(unique))) @ vectors
+        sums[sequences] += csr_matrix((tokens, (at, place)), shape=(len(sequences), len(unique))) @ vectors
         if clusters:
-            codes[runs] = assign(vectors, clusters)[0][of]
+            codes[runs] = assign(vectors, clusters)[0][place]
     return sums / sample.tokens[:, np.newaxis], codes
 
 
 def _measure_stationarity(run: Run) -> Made:
     traits = load_stream(run).traits
     sample = load_sample(run, traits)
-    found = stationarity(
+    drift = stationarity(
         counted(run.progress, "looking at features", ahead(features(run, traits, sample)), None, "features"),
         len(sample),
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,
     )
-    found = replace(found, exempt=_exempt(run))
-    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": found.claim()})
+    drift = replace(drift, exempt=_exempt(run))
+    return Made({"found": File(orjson.dumps(drift), "json")}, figures={"claim": drift.claim()})
 
 
 def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
@@ -211,17 +210,19 @@ def _stationarity_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)}
-    made = ("token_counts", "centroids", "traits", *stream_reads(run.settings), "packed_sequences")
-    of = versions(run, *made, "sequence_order")
-    return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
+def _stationarity_inputs(run: Run) -> dict[str, Any]:
+    stages = ("token_counts", "centroids", "traits", *stream_reads(run.settings), "packed_sequences")
+    return {
+        **versions(run, *stages, "sequence_order"),
+        "vectors": {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)},
+        "clustered": chosen_space_version(run),
+    }
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens that are looked at; to walk over the others takes some hundredths of the time."""
-    looked_at = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
-    return looked_at + 0.05 * (size.tokens - looked_at)
+    """Tokens of the sample; a token of the rest, which is only walked over, counts a twentieth."""
+    sampled = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
+    return sampled + 0.05 * (size.tokens - sampled)
 
 
 STATIONARITY = WholeCorpus(
@@ -231,7 +232,7 @@ STATIONARITY = WholeCorpus(
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
     settings=_stationarity_settings,
-    inputs=_inputs,
+    inputs=_stationarity_inputs,
     content=("found",),
     doing="looking for drift",
     amount=_amount,

@@ -1,7 +1,7 @@
-"""What a trainer has consumed of the last output, by `order.frozen_tokens`: the records that are chosen must hold it,
-before there is a stream to order.
+"""What a trainer has consumed of the last output, by `order.frozen_tokens`.
 
-The stage `frozen` (stages/order/frozen.py) pins this; what is chosen to train on reads it here.
+The stage `frozen` (stages/order/frozen.py) pins it. Stages that choose what is trained on run before there is a stream,
+and must keep what is consumed: they read it here.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.state import Receipt, load_receipt
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
-ANOTHER = "the last output begins otherwise"
+CHANGED = "the last output begins otherwise"
 REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
 
 
 def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(ids of the records that a trainer has consumed, by `order.frozen_tokens`, uint64 (n, 2); how many times of each,
-    int64 (n,)). Told without the stream, which is made so that it holds them.
+    """(ids of the records that a trainer has consumed, by `order.frozen_tokens`, uint64 (n, 2); how often each,
+    int64 (n,)). Needs no stream.
 
     Raises:
-        InputError: as the stage does.
+        InputError: as `freeze_prefix`.
     """
     if not run.settings.order.frozen_tokens:
         return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
     arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
-    ids, copy = (np.concatenate([of[name] for of in arrays]) for name in ("id", "copy"))
-    of_id = distinct(ids)
-    times = np.zeros(len(of_id.first), np.int64)
-    np.maximum.at(times, of_id.inverse, dense_copies(of_id.inverse, copy) + 1)
-    return ids[of_id.first], times
+    ids, copy = (np.concatenate([frozen[name] for frozen in arrays]) for name in ("id", "copy"))
+    records = distinct(ids)
+    times = np.zeros(len(records.first), np.int64)
+    np.maximum.at(times, records.inverse, dense_copies(records.inverse, copy) + 1)
+    return ids[records.first], times
 
 
 def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
-    their number."""
+    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); equal records share their
+    number evenly."""
     ids, times = consumed_records(run)
     known = record_index(run, "id")
-    of_row, found = np.zeros(len(known), np.int64), places(ids, known)
-    of_row[found[found >= 0]] = times[found >= 0]
+    consumed, place = np.zeros(len(known), np.int64), places(ids, known)
+    consumed[place[place >= 0]] = times[place >= 0]
     row = run.view.record_row
-    same = np.bincount(row, minlength=len(known))
-    return (of_row[row] + same[row] - 1 - copy_number(row)) // same[row]
+    equal = np.bincount(row, minlength=len(known))
+    return (consumed[row] + equal[row] - 1 - copy_number(row)) // equal[row]
 
 
 def consumed_record_mask(run: Run) -> np.ndarray:
-    """Which records a trainer has consumed, bool (N,); of records that are the same, all."""
+    """Which records a trainer has consumed, bool (N,); of equal records all or none."""
     row = run.view.record_row
     return (np.bincount(row, consumed_times(run)) > 0)[row]
 
@@ -71,15 +71,15 @@ def consumed_document_mask(run: Run) -> np.ndarray:
 
 
 def consumed_version(run: Run) -> str:
-    """A hash of the records that a trainer has consumed, "" without any. What is chosen to train on holds them."""
+    """A hash of the records that a trainer has consumed, "" without any."""
     ids, times = consumed_records(run)
     by_id = np.lexsort((ids[:, 1], ids[:, 0]))
     return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
 
 
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
-    """The last output does not begin with what is pinned; its documents alone decide where a run ended before its
-    sequences."""
+    """Says if the last output does not begin with what is pinned. If a run ended before its sequences, its documents
+    alone decide."""
     last = load_receipt(run.store, "greedy_order")
     documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
     if last is None:
@@ -87,15 +87,15 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     order = unpack(run.store.read_verified(last.files["order"]))["order"][: len(documents["id"])]
     records = unpack(run.store.read_verified(last.files["records"]))["id"]
     if not np.array_equal(records[order], documents["id"]):
-        return ANOTHER
+        return CHANGED
     try:
         output = _last_output(run)
-        found = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
+        prefix = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
     except DamagedFileError:
-        # The stages after this one make it again, from the pin.
+        # The stages after this one make the damaged file again, from the pin.
         return None
-    same = all(np.array_equal(found[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
-    return None if same else ANOTHER
+    same = all(np.array_equal(prefix[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
+    return None if same else CHANGED
 
 
 def freeze_prefix(run: Run) -> Mapping[str, bytes]:
@@ -135,7 +135,7 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
-    # A record that is gone counts no token here; `load_frozen` refuses it.
+    # A record that is gone counts as no tokens here; `load_frozen` refuses it.
     known = record_index(run, "id")
     row, tokens = places(ids[order], known), np.zeros(len(known), np.int64)
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
@@ -148,16 +148,16 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
 
 
 def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
-    """The first `count` sequences in the order of an output: their runs, by record id and copy."""
+    """The runs of the first `count` sequences of an output, in order, by record id and copy."""
     last, packed, sequence_order = output
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     plan = unpack(run.store.read_verified(packed.files["plan"]))
     chosen = unpack(run.store.read_verified(sequence_order.files["order"]))["order"][0][:count]
     entries, indptr = runs_in_order(plan["indptr"], chosen)
-    of = plan["document"][entries]
+    items = plan["document"][entries]
     return {
-        "id": ids[of],
-        "copy": copy_number(distinct(ids).inverse)[of],
+        "id": ids[items],
+        "copy": copy_number(distinct(ids).inverse)[items],
         "start": plan["start"][entries],
         "length": plan["length"][entries],
         "indptr": indptr,
@@ -165,7 +165,7 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
 
 
 def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
-    """greedy_order, packed_sequences and sequence_order if each was made from the one before, else None."""
+    """The receipts of greedy_order, packed_sequences and sequence_order if each was made from the one before."""
     order, packed, sequences = (
         load_receipt(run.store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
     )
@@ -178,8 +178,8 @@ def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
 def dense_copies(record: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The copies of each record numbered by their rank, without gaps; int64 (n,). record, copy: int (n,)."""
     order = np.lexsort([copy, record])
-    another = np.append(True, np.diff(record[order]) != 0)[: len(order)]
-    rank = np.cumsum(another | np.append(True, np.diff(copy[order]) != 0)[: len(order)])
+    begins = np.append(True, np.diff(record[order]) != 0)[: len(order)]
+    rank = np.cumsum(begins | np.append(True, np.diff(copy[order]) != 0)[: len(order)])
     dense = np.empty(len(order), np.int64)
-    dense[order] = rank - np.maximum.accumulate(np.where(another, rank, 0))
+    dense[order] = rank - np.maximum.accumulate(np.where(begins, rank, 0))
     return dense

@@ -1,9 +1,9 @@
 """heldout: the documents that are kept out of training, to validate on.
 
-With a share in `heldout.documents` they are named by their ids: of every value of `mixing.trait` a share of its
-documents, a document being of the value of its first record. Appended data leaves them as they are. When the corpus has
-doubled since, or a value has none though it has documents enough, others join them, none that a trainer has consumed.
-With files there they are the documents of files of their own, kept whole: of equal texts the first.
+If `heldout.documents` is a share, they are this share of the documents of every value of `mixing.trait`, stored as ids;
+a document has the value of its first record. Appended data leaves them as they are. More join when the corpus has
+doubled, or when a value has enough documents and none is held out; never one that a trainer has consumed.
+If it names files, they are the documents of separate files, stored whole: of equal texts the first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.blocks import BlockRecords, utf8
 from dagster_divorder.corpus.columns import extract, settle
-from dagster_divorder.corpus.corpus import Begin, Corpus, End
+from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.find import Found, find_files, own_folders
 from dagster_divorder.corpus.inputs import LongRecord
+from dagster_divorder.corpus.pairs import utf8
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
@@ -41,18 +41,17 @@ from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
-"""Of texts held out, which are in memory at once, with some three times as much that is made of them."""
+"""Most bytes of held-out texts. All are in memory at once, and copies of them take some three times as much."""
 
 
 def heldout_ids(run: Run) -> np.ndarray:
-    """Ids of the documents that are held out, uint64 (H, 2), rising; of those that the corpus held once, the ones that
-    it holds now."""
+    """Ids of the held-out documents, uint64 (H, 2), rising. With `heldout.share`: those still in the corpus."""
     ids = unpack(run.fit("heldout")[IDS])["ids"]
     return ids if run.settings.heldout.paths else ids[np.isin(ids[:, 0], run.corpus.ids())]
 
 
 def heldout_files(run: Run) -> pa.Table:
-    """The documents of the files in `heldout.documents`, in the order of their ids; columns as of `_read_files`."""
+    """The documents of the files in `heldout.documents`, by rising id; see `_read_files` for the columns."""
     return unpack_parquet(run.fit("heldout")[DOCUMENTS])
 
 
@@ -64,35 +63,35 @@ _LEARNT_BEFORE: Mapping[str, tuple[str, ...]] = {
         *("shallow_components", "deep_components", "external_components"),
     ),
 }
-"""The fits that values of a trait (and edges of bins) are made with: a share of each value is drawn after them."""
+"""By trait, the fits that its values and bins depend on. They run before a share of each value can be drawn."""
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
-    """Whether a stage is made without the documents that are held out and their near copies."""
+    """Whether a stage must not see the held-out documents and their near copies."""
     if not settings.heldout.share:
         return settings.holds_out
-    # A share is not of what a trainer has consumed, which is counted in tokens.
+    # The draw leaves out what a trainer has consumed. Counting that takes tokens, and so the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
     return stage not in (*consumed, *_LEARNT_BEFORE.get(settings.mixing.trait, ()))
 
 
 def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
-    """What `fit_rows` needs, beside raw_docs."""
+    """The stages that `fit_rows` needs, beside raw_docs."""
     return ("heldout_copies",) if leaves_out(settings, stage) else ()
 
 
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
-    """What decides `fit_rows` of a pinned fit: the settings of what is held out, and the files. Documents that join
-    later leave the fit as it is, as other appended ones do."""
+    """What decides `fit_rows` of a pinned fit: the settings of `heldout`, and its files. Documents that join later
+    leave the fit as it is, as other appended documents do."""
     if not leaves_out(run.settings, stage):
         return {}
-    # Of files as they were when they were read: hashing them takes time.
+    # With files the key as `heldout` last had it, since a new one would hash the files again.
     return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
 def held_or_near(run: Run, stage: str) -> np.ndarray | None:
-    """Which document rows a stage must not show or learn from, bool (rows,); None where it may from all."""
-    # A held-out document is near itself.
+    """The document rows that a stage must not show or learn from, bool (rows,); None where it may use all."""
+    # A held-out document counts as near itself.
     return run.column("heldout_copies", "near") >= 0 if leaves_out(run.settings, stage) else None
 
 
@@ -100,7 +99,7 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     """Rows of the documents that a stage learns from, by rising id, int64; the first `most`, or all.
 
     Raises:
-        InputError: there is none.
+        InputError: no document is left.
     """
     rows = rows_by_id(run.store, run.view, most, held_or_near(run, stage))
     if not len(rows):
@@ -112,9 +111,9 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
 
 
 class _Documents(NamedTuple):
-    """The D documents of the corpus in the order of their first records: document rows int64 (D,), ids uint64 (D, 2),
-    text sizes int64 (D,) in bytes, codes int (D,) of their values of `mixing.trait`, the names of these, and the
-    edges of its bins where it is a number."""
+    """The D documents of the corpus in the order of their first records. rows: document rows int64 (D,). ids: uint64
+    (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code. edges: of the
+    bins where the trait is a number."""
 
     rows: np.ndarray
     ids: np.ndarray
@@ -125,24 +124,24 @@ class _Documents(NamedTuple):
 
 
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
-    """edges: float64 (bins - 1,), of the bins of a numeric field; None to cut them now."""
+    """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
     view, trait = run.view, run.settings.mixing.trait
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
-    fields, own = load_fields(run, *{trait}.difference(BUILT_IN)), None
+    fields, bins = load_fields(run, *{trait}.difference(BUILT_IN)), None
     if trait not in BUILT_IN:
-        # Not the edges of `bin_edges`, whose lengths are in tokens of a model that must not see these documents.
+        # `bin_edges` cannot serve here: its lengths are in tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
             edges = column_codes(column, bins=bins_of(run.settings, trait)).edges
-        own = {trait: edges} if number and edges is not None else {}
-    codes, names = trait_codes(run, trait, fields, own)
+        bins = {trait: edges} if number and edges is not None else {}
+    codes, names = trait_codes(run, trait, fields, bins)
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
-    """Which documents are held out, bool (D,), given the ids of those that were."""
+    """The documents to hold out, bool (D,). before: ids of those held out so far, uint64 (H, 2)."""
     share = run.settings.heldout.share
     assert share is not None
     kept = places(documents.ids, before) >= 0
@@ -170,7 +169,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
         raise _too_large(f"heldout.documents = {share} holds out", size, "lower heldout.documents")
-    # Of those that are gone from the corpus too: they may come back.
+    # Documents that are gone from the corpus stay held out: they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
     arrays = {"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]}
@@ -194,44 +193,41 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
 
 
-def _too_large(what: str, size: int, remedy: str) -> InputError:
+def _too_large(subject: str, size: int, remedy: str) -> InputError:
     return InputError(
-        f"{what} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
+        f"{subject} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
         f"{remedy}"
     )
 
 
 def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
-    """(`source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex, and `text` of the
-    document; `record`: the line, or the row as a struct; and the ids, uint64 (H, 2)) of the documents of
-    `heldout.documents`, each once, by rising id.
+    """The documents of the files in `heldout.documents`, each once, by rising id: (a table; the ids, uint64 (H, 2)).
+    Its columns are `source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex;
+    `text`; `record`: the line, or the row as a struct.
 
     Raises:
-        InputError: a file cannot be read, holds a record that is none, or they hold no document, or too much.
+        InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
-    found = _find(settings)
+    files = _find(settings)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    for block in Corpus([found], settings.input.max_record_bytes):
-        if isinstance(block, Begin | End):
-            continue
+    corpus = Corpus([files], settings.input.max_record_bytes)
+    for block in (block for file in corpus for block in file.blocks()):
         if isinstance(block, LongRecord):
             raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
-        held = BlockRecords(block, found.shape)
-        every = np.arange(len(held.ids))
-        of = held.texts(every)
-        if len(of.sound) < len(every):
-            refusal = next(held.refusals(np.setdiff1d(every, of.sound)))
+        every = np.arange(len(block.ids))
+        parsed = block.parse(every)
+        if len(parsed.sound) < len(every):
+            refusal = next(block.refusals(np.setdiff1d(every, parsed.sound)))
             raise _refused(block.path, refusal.number, refusal.reason)
         if not len(every):
             continue
-        if (size := size + int(of.sizes.sum())) > MAX_BYTES:
+        if (size := size + int(parsed.text_sizes.sum())) > MAX_BYTES:
             raise _too_large("the texts of heldout.documents are", size, "name fewer files")
-        content, _ = held.content(every)
-        sources.append(_source_names(content, found.shape.field(settings.mixing.trait), block.path))
-        texts.append(utf8(of.held))
-        records.append(content)
-        ids.append(of.ids)
+        sources.append(_source_names(parsed.content, files.shape.field(settings.mixing.trait), block.path))
+        texts.append(utf8(parsed.texts))
+        records.append(parsed.content)
+        ids.append(parsed.document_ids)
     if not ids:
         raise InputError(
             f"heldout.documents: {', '.join(settings.heldout.paths)} hold no document; expected one at least"
@@ -251,7 +247,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
 
 
 def _source_names(content: pa.Array, trait: str, path: str) -> pa.Array:
-    """large_string (n,)."""
+    """The source of each record, large_string (n,)."""
     import pyarrow.compute as pc
 
     bare = PurePosixPath(path).name.split(".")[0]
@@ -262,7 +258,7 @@ def _source_names(content: pa.Array, trait: str, path: str) -> pa.Array:
 
 
 def as_record(content: pa.Array) -> pa.Array:
-    """Record content as people read it: lines as text, which they are, rows as they are."""
+    """Records as people read them: JSON lines as text, rows as structs."""
     return content.cast(pa.large_string()) if pa.types.is_large_binary(content.type) else content
 
 
@@ -282,8 +278,8 @@ def _find(settings: Settings) -> Found:
         raise InputError(str(error).replace("input.paths", "heldout.documents")) from None
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    """With files their contents, else whose records the ids are of: neither a corpus nor the traits of its records."""
+def _heldout_inputs(run: Run) -> dict[str, Any]:
+    """With files their contents, else what gives records their ids; neither the corpus nor traits of its records."""
     if not run.settings.heldout.paths:
         return {"records": run.receipt("raw_docs").key}
     files = _find(run.settings).files
@@ -301,17 +297,17 @@ def _heldout_reads(settings: Settings) -> tuple[str, ...]:
         return ("raw_docs",)
     if settings.mixing.trait not in BUILT_IN:
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    made = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
-    return ("raw_docs", "token_counts", "bin_edges", *made[settings.mixing.trait])
+    stages = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
+    return ("raw_docs", "token_counts", "bin_edges", *stages[settings.mixing.trait])
 
 
 def _heldout_settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
-    of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
+    files = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
     field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
-    drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.trait, **of, **field, **drawn}
+    draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
+    return {"trait": settings.mixing.trait, **files, **field, **draw}
 
 
 HELDOUT = PinnedFit(
@@ -321,16 +317,16 @@ HELDOUT = PinnedFit(
     description="The documents that are kept out of training, to validate on.",
     reads=_heldout_reads,
     settings=_heldout_settings,
-    inputs=_inputs,
+    inputs=_heldout_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
     pace=(0.02, 0.004),
     compute=_choose_heldout,
-    # Nobody asks for others: what is held out stays so.
+    # There is no `refit`: what is held out stays held out.
     drift=_heldout_drift,
-    # It looks at the values of mixing.trait too, which other edges and clusters change, and at what is consumed.
+    # It also looks at the values of mixing.trait, which bins and clusters decide, and at what is consumed.
     checked_once_per_corpus=False,
-    # What was drawn of an earlier corpus; what files hold can be read again.
+    # A draw from an earlier corpus cannot be repeated; files can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
     tentative="a value of mixing.trait has documents enough and none held out",
     facts=lambda run, fitted: {"held_out": len(unpack(fitted.files[IDS])["ids"])},

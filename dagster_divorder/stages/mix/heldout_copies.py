@@ -1,8 +1,7 @@
-"""heldout_copies: which documents are near copies of one that is held out, so that none of them is trained on.
+"""heldout_copies: which documents are near copies of held-out documents, so that they are not trained on.
 
-Per document fragment: `near` int32 (rows,), the place among the held-out documents (`heldout_ids`) of the one that a
-document is near to, -1 where it is near none; `similarity` float32 (rows,), that of their shingles. A held-out document
-is near itself.
+Per document fragment: `near` int32 (rows,), the place in `heldout_ids` of the nearest held-out document, -1 where none
+is near; `similarity` float32 (rows,), of their shingles. A held-out document counts as near itself.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
-from dagster_divorder.stages.mix.heldout import (
-    as_record,
-    heldout_files,
-    heldout_ids,
-)
+from dagster_divorder.stages.mix.heldout import as_record, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
@@ -43,9 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heldout:
-    """What is kept out of training. ids: uint64 (H, 2), rising, of the held-out documents. Of all document rows:
-    documents bool (rows,), which are among them; near bool (rows,), which are near one, and no trainer has consumed;
-    to int64 (rows,), the place in `ids` of the one that each is or is near to; similarity float32 (rows,)."""
+    """What is kept out of training. ids: of the held-out documents, uint64 (H, 2), rising. By document row:
+    documents bool (rows,), whether it is held out; near bool (rows,), whether it is near a held-out document; both
+    false where a trainer has consumed it. to int64 (rows,), the place in `ids` of the document that it is or is near
+    to; similarity float32 (rows,)."""
 
     ids: np.ndarray
     documents: np.ndarray
@@ -70,24 +66,24 @@ def load_heldout(run: Run) -> Heldout:
     free = view.used_documents() & ~consumed_document_mask(run)
     place = places(document_ids(run.store, view), ids)
     same = place >= 0
-    found = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
+    heldout = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
     traits, trait = load_traits(run), run.settings.mixing.trait
-    trained = np.unique(traits.codes[trait][~found.removed[view.document_row]])
+    trained = np.unique(traits.codes[trait][~heldout.removed[view.document_row]])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
-        records = traits.codes[trait] == lost[0]
-        held = int(found.documents[view.document_row[records]].sum())
+        rows = view.document_row[traits.codes[trait] == lost[0]]
+        held_out = int(heldout.documents[rows].sum())
         raise InputError(
-            f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held:,} of its "
-            f"{int(records.sum()):,} records are held out, and {int(records.sum()) - held:,} are near copies of what "
+            f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held_out:,} of its "
+            f"{len(rows):,} records are held out, and {len(rows) - held_out:,} are near copies of what "
             "is; expected one at least: lower heldout.documents, take it out of its files, or out of the input"
         )
-    return found
+    return heldout
 
 
 def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     """The documents to validate on, by source and id: `source` (the value of `mixing.trait`), `id` (hex), `text`, and
-    the `record` that holds it, of several the first: a line, or a row as a struct."""
+    its first `record`: a line, or a row as a struct."""
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
@@ -107,13 +103,13 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
 
 
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
-    """The records that are in the input and in no training sequence since they are copies of what is held out, a JSON
-    line each, in input order: `record` (its position), `id`, `document` (the id in `heldout_table`), `similarity`, and
-    `copy`: exact, or near."""
+    """The records of the input that are not trained on because they are copies of held-out documents, a JSON line each,
+    in input order: `record` (its position), `id`, `document` (the id in `heldout_table`), `similarity`, and `copy`:
+    exact, or near."""
     view = run.view
     removed = heldout.removed[view.document_row]
     if not run.settings.heldout.paths:
-        # The first record of a held-out document is the one that is held out.
+        # The first record of a held-out document is the held-out one, not a copy.
         removed &= ~(heldout.documents[view.document_row] & (view.copies == np.arange(len(view))))
     records = np.flatnonzero(removed)
     rows = view.document_row[records]
@@ -147,7 +143,7 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
 def find_copies(
     store: Store, signatures: StageFiles, index: Index, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The near copies of the documents of an index in a fragment."""
+    """The documents of a fragment that are near documents of an index; the arrays of the module's docstring."""
     signed = signatures.read(fragment)["signature"]
     near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
     if len(rows := index.candidates(signed)):
@@ -175,7 +171,7 @@ HELDOUT_COPIES = PerDocument(
     reads=("raw_docs", "minhash", "heldout"),
     inputs=lambda run: {
         "signatures": run.receipt("minhash").key,
-        # Not the fit: of its documents some may be gone from the corpus.
+        # The version of the fit would not do: documents of it may be gone from the corpus.
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
     },
     doing="looking for copies of what is held out",

@@ -1,11 +1,11 @@
-"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the choice, and what is held out.
+"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the selection, and what is held out.
 
-`times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
-a view with an item for each time, those of a record one after another. Without `mixing.weights`, `selection.method`
-and held-out documents the stage is not there, and the stream is the records.
-What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths, drawn by
-the records' ids, so that appended and moved input changes hardly any other's times. What a trainer has consumed
-(`order.frozen_tokens`) stands as often as it was read, and counts first.
+`times` int32 (N,), by position among the accepted records. The stream is what is ordered, packed, measured and written:
+a view with an item for each time, the items of a record one after another. Without `mixing.weights`,
+`selection.method` and held-out documents there is no such stage, and the stream is the records.
+If part of a value of `mixing.trait` is read once more than the rest, that part is spread evenly over its clusters and
+lengths. It is drawn by the records' ids, so that appended and moved input hardly changes the times of other records.
+Records that a trainer has consumed (`order.frozen_tokens`) keep the times that they were read, and count first.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
-"""Of a value: the stream has an item for each time that a record is trained on."""
+"""Epochs of one value, at most: the stream has an item for each time that a record is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStream:
-    """What is trained on, M items: `records` int64 (M,), the position of each item's record among the accepted ones, or
-    None where these are the items; `view` and `traits` are of the items."""
+    """What is trained on, M items. records: the position of each item's record among the accepted ones, int64 (M,);
+    None where the records are the items. view, traits: of the items."""
 
     records: np.ndarray | None
     view: View
@@ -59,7 +59,7 @@ class TrainingStream:
         return items if self.records is None else self.records[items]
 
     def of_items(self, of_records: np.ndarray) -> np.ndarray:
-        """What is known of each record, (N, ...), of each item."""
+        """Values by item, (M, ...), from values by record, (N, ...)."""
         return of_records if self.records is None else of_records[self.records]
 
     def items(self, records: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ def load_times(run: Run) -> np.ndarray:
 
 
 def stream_records(run: Run) -> np.ndarray | None:
-    """`TrainingStream.records`."""
+    """See `TrainingStream.records`."""
     return items_of(load_times(run)) if run.settings.repeats else None
 
 
@@ -84,7 +84,7 @@ def stream_view(run: Run) -> View:
 
 
 def load_stream(run: Run) -> TrainingStream:
-    """What the orders, the plan and the measures are of."""
+    """What is ordered, packed and measured."""
     traits, records = load_traits(run), stream_records(run)
     if records is None:
         return TrainingStream(None, run.view, traits)
@@ -92,17 +92,17 @@ def load_stream(run: Run) -> TrainingStream:
 
 
 def stream_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that the stream is made of, beside raw_docs and traits."""
+    """The stages that `load_stream` needs, beside raw_docs and traits."""
     return ("repeats",) if settings.repeats else ()
 
 
 def stream_size(run: Run) -> int:
-    """Items of the stream."""
+    """The number of items of the stream."""
     return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
 
 
 def stream_copies(run: Run, stream: TrainingStream) -> np.ndarray:
-    """A number of each item, int64 (M,), equal for copies, as `load_copies` has them."""
+    """A number for each item, int64 (M,), equal for copies; see `load_copies`."""
     return stream.of_items(load_copies(run)) if run.settings.copies_apart == "near" else stream.view.copies
 
 
@@ -112,17 +112,17 @@ def items_of(times: np.ndarray) -> np.ndarray:
 
 
 def load_sources(run: Run) -> list[dict[str, Any]]:
-    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them. Unique: each
-    record counts once."""
+    """One row per value of `mixing.trait`: what it has in the stream, as in `curated_meta.json`. Unique: each record
+    counts once."""
     return run.rows("repeats", "values")
 
 
 def _plan_repeats(run: Run) -> Made:
     mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
-    some, names = traits.take(training), traits.names[trait]
-    codes = some.codes[trait]
-    sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
+    trained, names = traits.take(training), traits.names[trait]
+    codes, tokens = trained.codes[trait], trained.tokens
+    sizes = np.bincount(codes, tokens, len(names)).astype(np.int64)
     if isinstance(mixing.weights, dict):
         wanted = [name for name in names if mixing.weights.get(name)]
         refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
@@ -139,84 +139,77 @@ def _plan_repeats(run: Run) -> Made:
             f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
         )
     if plan.normalised:
-        given = ", ".join(
+        shares = ", ".join(
             f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
         )
         run.progress.note(
-            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
+            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {shares}"
         )
     times = np.zeros(len(traits.tokens), np.int32)
     values = [
-        _name_hashes(some.names[name])[some.codes[name]]
-        for name in sorted(some.codes, key=lambda name: (name != trait, name))
+        _name_hashes(trained.names[name])[trained.codes[name]]
+        for name in sorted(trained.codes, key=lambda name: (name != trait, name))
     ]
     consumed = consumed_times(run)[training]
     order = even_order(values, _draws(run)[training])
-    times[training] = times_of(plan, some.tokens, codes, order, consumed)
-    _say_what_is_beyond(run, plan, np.bincount(codes, some.tokens * consumed, len(names)).astype(np.int64))
-    got = realised(plan, some.tokens, codes, times[training])
-    rows = [
-        {
-            "value": name,
-            "records": records,
-            "unique tokens": tokens,
-            "records trained on": used,
-            "unique tokens trained on": unique,
-            "tokens trained on": read,
-            "epochs": epochs,
-            "share": share,
-            "planned share": planned,
-        }
-        for name, records, tokens, used, unique, read, epochs, share, planned in zip(
-            names,
-            np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
-            np.bincount(traits.codes[trait], traits.tokens, len(names)).astype(np.int64).tolist(),
-            *(of.tolist() for of in (got.records, got.unique_tokens, got.tokens, got.epochs, got.shares)),
-            plan.shares.tolist(),
-            strict=True,
-        )
-    ]
+    times[training] = times_of(plan, tokens, codes, order, consumed)
+    _note_overdrawn_values(run, plan, np.bincount(codes, tokens * consumed, len(names)).astype(np.int64))
+    mix = realised(plan, tokens, codes, times[training])
+    columns = {
+        "value": names,
+        "records": np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
+        "unique tokens": np.bincount(traits.codes[trait], traits.tokens, len(names))
+        .astype(np.int64)
+        .tolist(),
+        "records trained on": mix.records.tolist(),
+        "unique tokens trained on": mix.unique_tokens.tolist(),
+        "tokens trained on": mix.tokens.tolist(),
+        "epochs": mix.epochs.tolist(),
+        "share": mix.shares.tolist(),
+        "planned share": plan.shares.tolist(),
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
         "left_out_records": int((times == 0).sum()),
         "most_repeats": int(times.max(initial=0)),
-        "tokens_trained_on": int(got.tokens.sum()),
-        "unique_tokens_trained_on": int(got.unique_tokens.sum()),
+        "tokens_trained_on": int(mix.tokens.sum()),
+        "unique_tokens_trained_on": int(mix.unique_tokens.sum()),
     }
     return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
 
 
 def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
     """
-    wanted: values of a trait that a setting names. sizes: (J,), tokens that are trained on, by value.
+    wanted: values of a trait that a setting names. sizes: tokens that are trained on, by value, int64 (J,).
 
     Raises:
-        InputError: nothing of one of them may be trained on, though records have it.
+        InputError: records have a wanted value, and none of them may be trained on.
     """
     settings, traits = run.settings, load_traits(run)
     names = traits.names[trait]
     for name in sorted(wanted):
         if name not in names or sizes[value := names.index(name)]:
             continue
-        mine = traits.codes[trait] == value
-        if settings.holds_out and load_heldout(run).removed[run.view.document_row[mine]].all():
+        having = traits.codes[trait] == value
+        if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
             why = "they are held out, or near copies of what is: lower heldout.documents, or name other files in it"
-        elif settings.selects and not load_selected(run)[mine].any():
+        elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
-        elif not traits.tokens[mine].any():
+        elif not traits.tokens[having].any():
             why = "they have no tokens"
         else:
             why = "mixing.weights gives them no share: give them one"
         raise InputError(
-            f"{setting} names {name!r}, and nothing of it is trained on: {int(mine.sum()):,} records have it, and "
+            f"{setting} names {name!r}, and nothing of it is trained on: {int(having.sum()):,} records have it, and "
             f"{why}, or take {name!r} out of {setting}"
         )
 
 
 def _draws(run: Run) -> np.ndarray:
-    """A random number of each record, uint64 (N,), by the id of its document and the seed; those of one text have
-    different ones, by their own ids."""
+    """A random number for each record, uint64 (N,), by the id of its document and the seed. Records of one text have
+    different numbers, by their own ids."""
     view, record = run.view, record_index(run, "id")[run.view.record_row]
     by_id = np.lexsort([copy_number(view.record_row), record[:, 1], record[:, 0], view.document_row])
     number = np.empty(len(view), np.int64)
@@ -227,12 +220,12 @@ def _draws(run: Run) -> np.ndarray:
 
 
 def _name_hashes(names: Sequence[str]) -> np.ndarray:
-    """uint64 (J,): unlike codes they stay when there are other values."""
+    """uint64 (J,); unlike codes, they do not depend on which other values there are."""
     return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
 
 
-def _say_what_is_beyond(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
-    """consumed: int64 (K,), tokens by value."""
+def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
+    """Note the values that a trainer has read beyond their share. consumed: tokens by value, int64 (J,)."""
     for value in np.flatnonzero(consumed > plan.tokens)[:MOST_NAMED]:
         run.progress.note(
             f"of {run.settings.mixed_trait} {plan.names[value]!r} a trainer has consumed {consumed[value]:,} tokens "
@@ -241,8 +234,8 @@ def _say_what_is_beyond(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are chosen, and are not held out, nor too near to one that is; bool (N,)."""
-    # The choice is made among those that are not held out.
+    """Which records are selected, and neither held out nor near copies of held-out documents; bool (N,)."""
+    # The selection is made among records that are not held out.
     if run.settings.selects:
         return load_selected(run)
     if not run.settings.holds_out:
@@ -258,7 +251,7 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
         "trait": settings.mixed_trait,
         "exponent": power,
         "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
-        # An even part of the values of all traits.
+        # The values of all traits decide which part is even.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
     }

@@ -1,15 +1,15 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
-A budget of documents or tokens is filled by `selection.method`. What can be chosen is the first record of each text
-(with `order.separate_copies` = "near" of each group of near copies) that has a vector and is not held out; with
-`selection.min_quality` the first of those that reach it, and where they do not fill the budget all of them. What a
-trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
-Appended data are chosen from together with all others, since what they add depends on what there is; what moved is
-told. The vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so
-that the choice depends on neither fragments nor workers.
+`selection.method` fills a budget of documents or tokens. Candidates are the first records of each text (with
+`order.separate_copies` = "near": of each group of near copies) that have a vector and are not held out. With
+`selection.min_quality` the first record that reaches it is the candidate, and all candidates are chosen where they do
+not fill the budget. What a trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
+Appended data compete with all other data, since what they add depends on what is there; a run reports what moved. The
+vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so the choice
+depends on neither fragments nor workers.
 
-`selection`, Parquet, a row an accepted record in input order: record_id, weight (by which it was chosen, 0 where it was
-not weighed), selected, reason. `choices`, Parquet: what would have been chosen otherwise, a row each.
+`selection`, Parquet, a row per accepted record in input order: record_id, weight (by which it was chosen, 0 where it
+was not weighed), selected, reason. `choices`, Parquet, a row per way to choose, with what it chooses.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ CANNOT = {
     BELOW: "are below selection.min_quality",
     NO_QUALITY: "have no quality",
 }
-"""Why records cannot be chosen."""
+"""Why records are no candidates, in words."""
 SPOKES = {"steps": 20, "rate": 1.0, "tolerance": 1e-4, "start": "uniform"}
-"""How `core.mix.selection.spokes` goes, in the key of a choice."""
+"""The constants of `core.mix.selection.spokes`, for the key."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -75,12 +75,12 @@ def load_selected(run: Run) -> np.ndarray:
 
 def left_out(run: Run) -> pa.Table:
     """The records that are not trained on, in input order: `record` (its position), `id`, `weight`, `reason`."""
-    of_all = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
-    records = np.flatnonzero(~of_all["selected"].to_numpy())
+    selection = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
+    records = np.flatnonzero(~selection["selected"].to_numpy())
     rows = row_array(records)
     names = pa.array(record_names(run, records), pa.large_string())
-    about = {name: of_all[name].take(rows) for name in ("weight", "reason")}
-    return pa.table({"record": rows, "id": names, **about})
+    columns = {name: selection[name].take(rows) for name in ("weight", "reason")}
+    return pa.table({"record": rows, "id": names, **columns})
 
 
 def selection_reads(settings: Settings) -> tuple[str, ...]:
@@ -89,15 +89,15 @@ def selection_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def vectors_stage(settings: Settings) -> str:
-    """The stage of the vectors by which documents are alike."""
+    """The stage whose vectors a selection compares."""
     return f"{settings.selection.vectors}_embeddings"
 
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """What there is to choose from: `rows` int64 (n,), the positions of the candidates; of all N records `tokens` and
-    `sizes` (what the budget counts), int64, `reasons` int8, why one is no candidate, and `quality` float64, if any;
-    `budget`: what is left of it for the candidates; `note`: why they do not fill it, "" where they do."""
+    """The candidates. rows: their positions, int64 (n,). By record: tokens and sizes (what the budget counts), int64
+    (N,); reasons int8 (N,), indices in REASONS; quality float64 (N,), if it counts. budget: for the candidates, without
+    what is consumed. note: why they do not fill it, "" where they do."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -112,8 +112,7 @@ class _Pool:
 def _pool(run: Run) -> _Pool:
     """
     Raises:
-        InputError: a budget that cannot be filled, or is spent already; a quality that is missing, or that no record
-            reaches.
+        InputError: the budget cannot be filled, or is spent already; or a quality is missing or too low everywhere.
     """
     chosen, view = run.settings.selection, run.view
     vectors = map_vectors(run.store, view, run.receipt(vectors_stage(run.settings)))
@@ -123,54 +122,55 @@ def _pool(run: Run) -> _Pool:
     rows = np.flatnonzero(reasons == LOWER)
     if quality is not None:
         _check_quality(run, rows, quality, reasons)
-    of = "tokens" if chosen.tokens else "documents"
+    unit = "tokens" if chosen.tokens else "documents"
     sizes = tokens if chosen.tokens else np.ones_like(tokens)
-    spent, there = int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
-    asked, note = getattr(chosen, of) or spent + there, ""
-    if asked > spent + there and chosen.min_quality is not None:
+    spent = int(sizes[reasons == CONSUMED].sum())
+    available = spent + int(sizes[rows].sum())
+    asked, note = getattr(chosen, unit) or available, ""
+    if asked > available and chosen.min_quality is not None:
         note = (
-            f"selection.{of} is {asked:,}, and only {spent + there:,} {of} reach selection.min_quality = "
+            f"selection.{unit} is {asked:,}, and only {available:,} {unit} reach selection.min_quality = "
             f"{chosen.min_quality:g}{' or are consumed already' if spent else ''}: all of them are chosen"
         )
         run.progress.note(note)
-    elif asked > spent + there:
-        counted = np.bincount(reasons, minlength=len(REASONS))
-        others = [f"{counted[reason]:,} {CANNOT[reason]}" for reason in CANNOT if counted[reason]]
+    elif asked > available:
+        numbers = np.bincount(reasons, minlength=len(REASONS))
+        others = [f"{numbers[reason]:,} {CANNOT[reason]}" for reason in CANNOT if numbers[reason]]
         raise InputError(
-            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from"
+            f"selection.{unit} is {asked:,}, and there are {available:,} {unit} to choose from"
             f"{f' (of {len(view):,} records ' if others else ''}{', '.join(others)}{')' if others else ''}; expected "
-            f"fewer: lower selection.{of}"
+            f"fewer: lower selection.{unit}"
         )
     if asked < spent:
         raise InputError(
-            f"selection.{of} is {asked:,}, and a trainer has consumed {spent:,} {of} (order.frozen_tokens); expected "
-            f"more: raise selection.{of}"
+            f"selection.{unit} is {asked:,}, and a trainer has consumed {spent:,} {unit} (order.frozen_tokens); "
+            f"expected more: raise selection.{unit}"
         )
     if rows.size and not spent and (shortest := int(sizes[rows].min())) > asked:
         raise InputError(
-            f"selection.{of} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected room "
-            f"for one at least: raise selection.{of}"
+            f"selection.{unit} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected "
+            f"room for one at least: raise selection.{unit}"
         )
     return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent, note)
 
 
 def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | None) -> np.ndarray:
-    """Index in REASONS of each record, int8 (N,): LOWER of those that can be chosen."""
+    """Index in REASONS of each record, int8 (N,): LOWER for the candidates."""
     every = np.arange(len(view))
-    there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
+    has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_record_mask(run)
     copies = load_copies(run)
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
-    reasons[~np.concatenate(list(there))] = NO_VECTOR
+    reasons[~np.concatenate(list(has_vector))] = NO_VECTOR
     first, least = copies, run.settings.selection.min_quality
     if quality is not None and least is not None:
-        # Of copies the first that is good enough.
+        # Of copies the first that is good enough is the candidate.
         good = np.flatnonzero(quality >= least)[::-1]
-        of_group = np.full(len(view), -1)
-        of_group[copies[good]] = good
-        first = of_group[copies]
+        first_good = np.full(len(view), -1)
+        first_good[copies[good]] = good
+        first = first_good[copies]
     reasons[(first != every) | taken[copies]] = COPY
     if quality is not None and least is not None:
         reasons[quality < least] = BELOW
@@ -182,7 +182,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
 
 
 def _quality(run: Run) -> np.ndarray:
-    """Quality float64 (N,), NaN where there is none."""
+    """Quality by record, float64 (N,), NaN where a record has none."""
     name = run.settings.selection.quality
     assert name is not None
     if run.settings.selection.quality_model:
@@ -197,8 +197,8 @@ def _quality(run: Run) -> np.ndarray:
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:
-    """See that there is something to choose from, and that candidates, `rows`, have a quality. reasons: see
-    `_reasons`."""
+    """Raise where `selection.min_quality` leaves no candidates, or the candidates, `rows`, have no usable quality.
+    reasons: see `_reasons`."""
     name, least = run.settings.selection.quality, run.settings.selection.min_quality
     below, none = quality[reasons == BELOW], int((reasons == NO_QUALITY).sum())
     if least is not None and not len(rows) and len(below) + none:
@@ -224,23 +224,19 @@ def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.
 
 
 def _optimise(
-    store: Store, file: str, of: tuple[float, np.ndarray, np.ndarray | None]
+    store: Store, file: str, task: tuple[float, np.ndarray, np.ndarray | None]
 ) -> tuple[np.ndarray, int]:
-    """(the weights of candidates, given with an alpha and their quality; the steps they took)."""
-    alpha, rows, quality = of
+    """(the weights of some candidates, the number of steps). task: alpha, the candidates' rows, their quality."""
+    alpha, rows, quality = task
     if quality is not None and not quality.any():
-        quality = np.ones(len(rows))  # of a part where all are as bad, none is preferred
-    found = spokes(
-        np.load(store.local(file), mmap_mode="r", allow_pickle=False),
-        rows,
-        quality,
-        alpha=alpha,
-    )
-    return found.weights, len(found.objective) - 1
+        quality = np.ones(len(rows))  # where all candidates are equally bad, none is preferred
+    vectors = np.load(store.local(file), mmap_mode="r", allow_pickle=False)
+    optimum = spokes(vectors, rows, quality, alpha=alpha)
+    return optimum.weights, len(optimum.objective) - 1
 
 
 def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray], int]:
-    """(weights of the candidates, one an alpha; the most steps that one took)."""
+    """(weights of the candidates, an array per alpha; the largest number of steps)."""
     settings, rows = run.settings.selection, pool.rows
     file = embeddings_file(run.receipt(vectors_stage(run.settings)))
     quality = None if pool.quality is None else pool.quality[rows]
@@ -248,15 +244,15 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
     parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
     items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
     optimised = run.engine.each(partial(_optimise, run.store, file), items, threads=0)
-    found = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
+    optima = list(counted(run.progress, "choosing", optimised, len(items), "parts"))
     weights = {alpha: np.empty(len(rows)) for alpha in alphas}
-    for (alpha, part), (made, _) in zip(parts, found, strict=True):
-        weights[alpha][part] = made * (len(made) / len(rows))
-    return list(weights.values()), max(steps for _, steps in found)
+    for (alpha, part), (in_part, _) in zip(parts, optima, strict=True):
+        weights[alpha][part] = in_part * (len(in_part) / len(rows))
+    return list(weights.values()), max(steps for _, steps in optima)
 
 
 def _random(run: Run, rows: np.ndarray) -> np.ndarray:
-    """A number from 0 to 1 of each record by its text's id and the seed, so that appended data change none."""
+    """A number from 0 to 1 for each candidate, by the id of its text and the seed, so that appends change none."""
     ids = document_ids(run.store, run.view)
     mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
     return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
@@ -279,18 +275,16 @@ def _select_subset(run: Run) -> Made:
         scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)
     figures: dict[str, Any] = {}
     if alphas:
-        # What diversity alone would choose is what the others are held against.
+        # The other choices are compared with what diversity alone would choose.
         alphas += [0.0] if sweep and 0.0 not in alphas else []
-        found, figures["steps"] = _spokes(run, pool, alphas)
-        scores |= {_name(alpha): weights for alpha, weights in zip(alphas, found, strict=True)}
+        weights_by_alpha, figures["steps"] = _spokes(run, pool, alphas)
+        scores |= {_name(alpha): weights for alpha, weights in zip(alphas, weights_by_alpha, strict=True)}
     used = _name(alphas[0]) if alphas else settings.method
-    chosen = {name: choose(of, pool.sizes[rows], pool.budget) for name, of in scores.items()}
-    ends = (
-        {"overlap with diversity alone": _name(0.0), "overlap with quality alone": "quality"} if sweep else {}
-    )
-    held = {column: chosen[name] for column, name in ends.items() if name in chosen}
-    every = {"all": np.ones(len(rows), bool), **chosen}
-    table = [{**_row(pool, name, of, held), "used": name == used} for name, of in every.items()]
+    chosen = {name: choose(score, pool.sizes[rows], pool.budget) for name, score in scores.items()}
+    columns = {"overlap with diversity alone": _name(0.0), "overlap with quality alone": "quality"}
+    references = {column: chosen[name] for column, name in columns.items() if sweep and name in chosen}
+    choices = {"all": np.ones(len(rows), bool), **chosen}
+    table = [{**_row(pool, name, mask, references), "used": name == used} for name, mask in choices.items()]
     pool.reasons[rows[chosen[used]]] = SELECTED
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
@@ -299,22 +293,22 @@ def _select_subset(run: Run) -> Made:
     reasons = pa.DictionaryArray.from_arrays(
         pa.array(pool.reasons), REASONS if settings.min_quality is not None else REASONS[:BELOW]
     )
-    about = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
-    vendi_of = {row["choice"]: row["vendi"] for row in table}
-    counted = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
+    selection = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
+    scored = {row["choice"]: row["vendi"] for row in table}
+    numbers = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
     figures |= {
         "method": settings.method,
         "selected_records": int(selected.sum()),
         "selected_tokens": int(pool.tokens[selected].sum()),
-        "vendi_all": vendi_of["all"],
-        "vendi_selected": vendi_of[used],
-        "vendi_random": vendi_of["random"],
+        "vendi_all": scored["all"],
+        "vendi_selected": scored[used],
+        "vendi_random": scored["random"],
         **({"note": pool.note} if pool.note else {}),
-        "reasons": {reason: count for reason, count in zip(REASONS, counted, strict=True) if count},
+        "reasons": {reason: number for reason, number in zip(REASONS, numbers, strict=True) if number},
         **_moved(run, names, selected),
     }
     files: dict[str, Any] = {
-        "selection": File(pack_parquet(pa.table(about), "zstd"), "parquet"),
+        "selection": File(pack_parquet(pa.table(selection), "zstd"), "parquet"),
         "choices": table,
     }
     if sweep:
@@ -323,13 +317,13 @@ def _select_subset(run: Run) -> Made:
 
 
 def _name(alpha: float) -> str:
-    """What the choice of spokes with an alpha is called."""
+    """The name of the choice by spokes with an alpha."""
     return f"spokes, alpha {alpha:g}"
 
 
-def _row(pool: _Pool, name: str, chosen: np.ndarray, held: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A choice among the candidates, bool (n,), as a row of the table; `held`: others, of which the share that it
-    has of them is told, by column."""
+def _row(pool: _Pool, name: str, chosen: np.ndarray, references: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A choice among the candidates, bool (n,), as a row of the table. references: other choices by column, bool (n,);
+    the column gives the share of the reference that this choice has."""
     rows = pool.rows[chosen]
     return {
         "choice": name,
@@ -338,13 +332,16 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray, held: dict[str, np.ndarray]
         "mean tokens": float(pool.tokens[rows].mean()) if len(rows) else None,
         "vendi": round(vendi(gram(pool.vectors, rows)), 4),
         "mean quality": float(pool.quality[rows].mean()) if pool.quality is not None and len(rows) else None,
-        **{column: int((chosen & other).sum()) / max(1, int(other.sum())) for column, other in held.items()},
+        **{
+            column: int((chosen & reference).sum()) / max(1, int(reference.sum()))
+            for column, reference in references.items()
+        },
     }
 
 
 def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
-    """What changed since the last choice on this store, in records: those that `joined` it, of which some are new in
-    the corpus, and those that `left` it though they are in the corpus still."""
+    """What changed since the last choice on this store, in records: `joined` the choice; `joined_new_records`, of these
+    the records that are new in the corpus; `left` the choice though they are still in the corpus."""
     last = load_receipt(run.store, "subset_selection")
     if last is None or not run.store.exists(last.files["selection"]):
         return {}
@@ -365,15 +362,15 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
 
 
 def load_choices(run: Run) -> list[dict[str, Any]]:
-    """What was chosen, and what would have been otherwise, a row each; see `_row`."""
+    """One row per way to choose; see `_row`."""
     return run.rows("subset_selection", "choices")
 
 
 def _show_subset_selection(run: Run, receipt: Receipt) -> Shown:
     shown: dict[str, Table | Picture] = {"choices": Table(load_choices(run))}
     if "picture" in receipt.files:
-        what = "quality, diversity, overlap and length of the choice against how much quality counts"
-        shown["alphas"] = Picture(run.store.local(receipt.files["picture"]), what)
+        title = "quality, diversity, overlap and length of the choice against how much quality counts"
+        shown["alphas"] = Picture(run.store.local(receipt.files["picture"]), title)
     return shown
 
 
@@ -390,7 +387,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
-    # Left out where it is unset, so that choices from before it keep their keys.
+    # Left out where it is unset, so that results of versions without it keep their keys.
     unset = {"min_quality"} if settings.selection.min_quality is None else set()
     selection = settings.selection.model_dump(mode="json", exclude=unset)
     return {"selection": {**selection, **SPOKES}, "seed": settings.seed}
@@ -407,7 +404,6 @@ SUBSET_SELECTION = WholeCorpus(
     settings=_subset_selection_settings,
     inputs=lambda run: {
         **versions(run, *(name for name in _subset_selection_reads(run.settings) if name != "ids")),
-        # What is consumed stays in the stream.
         "consumed": consumed_version(run),
     },
     content=("selection",),

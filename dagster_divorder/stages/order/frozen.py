@@ -64,9 +64,14 @@ def load_frozen(run: Run) -> Frozen | None:
                 f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
             )
-    plan = {name: sequences[name] for name in ("start", "length", "indptr")}
-    length = run.settings.sequence.length
-    return Frozen(items[0], PackedSequences(document=items[1], sequence_length=length, **plan))
+    runs = PackedSequences(
+        document=items[1],
+        start=sequences["start"],
+        length=sequences["length"],
+        indptr=sequences["indptr"],
+        sequence_length=run.settings.sequence.length,
+    )
+    return Frozen(items[0], runs)
 
 
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
 
 Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
-sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
-curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched;
-only the sidecar of a map that is newer is added to it (`cluster_map`).
+sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and last the
+manifest, curated_meta.json (docs/curated_meta.md). An output that is whole and up to date stays as it is; only the
+sidecar of a newer map is added to it (`cluster_map`).
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ from dagster_divorder.write.records import LINE_FEED, WriteRecords, stored_recor
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
-"""Records from which on workers write them."""
+"""Workers write the records where these have so many bytes or more."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 SAMPLED_BYTES = 25_000
-"""To look at a document of the sample takes as long as to write so much text."""
+"""Comparing a document of the sample takes as long as writing so many bytes of text."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -112,14 +112,14 @@ def load_manifest(run: Run) -> dict[str, Any]:
 
 
 def _write_curated_output(run: Run) -> Made:
-    """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
+    """Write the output. The store keeps the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
     ids = document_ids(run.store, view)[view.used_documents()]
-    # The manifest names it, also where a run is killed before its receipt does.
+    # Stored before the manifest that names it, so that a run that is killed in between leaves no dangling name.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
-    # Read again where they are needed: they take 16 bytes a document.
+    # 16 bytes a document: read again where they are needed.
     del ids
-    # Also one that was being replaced when a run was killed: what changes is told against it.
+    # Also a manifest that was being replaced when a run was killed: the delta is counted from that output.
     before = read_manifest(folder, replaced=True)
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
@@ -134,14 +134,14 @@ def _write_curated_output(run: Run) -> Made:
         "files": files,
         "bytes": sum(entry["bytes"] for entry in files.values()),
     }
-    # The picture bears the date: the same output of another day is no other version.
+    # The picture carries the date, which must not make another version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
-    made = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
-    return Made(made, {"files": list(files)}, figures)
+    stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
+    return Made(stored_files, {"files": list(files)}, figures)
 
 
-def _lacks(run: Run, key: str) -> str | None:
-    """Why `output.path` does not hold the output of a key: it holds one, that of the last run into it."""
+def _lacks_output(run: Run, key: str) -> str | None:
+    """Why `output.path` does not hold the output of a key, None where it does."""
     folder = run.settings.output.path
     manifest = read_manifest(folder)
     if manifest is None:
@@ -151,7 +151,7 @@ def _lacks(run: Run, key: str) -> str | None:
     return None if is_whole(folder, manifest["files"]) else "files of it are gone"
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
+def _publish_output(run: Run, receipt: Receipt) -> None:
     folder = run.settings.output.path
     if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
         add_map(run, run.receipt("cluster_map"), receipt)
@@ -165,27 +165,27 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
-    order, sizes, of = load_order(run), compact(record_index(run, "size")), stream_records(run)
-    items = view if of is None else view.take(of)
-    taken = sizes[items.record_row]
+    order, sizes, records = load_order(run), compact(record_index(run, "size")), stream_records(run)
+    items = view if records is None else view.take(records)
+    item_sizes = sizes[items.record_row]
     # A large output also passes through temporary files.
-    twice = passes_files(taken, run.settings.output.path if view.kind == "jsonl" else None)
-    expected = (1 + twice) * int(taken.sum()) + order.nbytes
-    del taken
+    twice = passes_files(item_sizes, run.settings.output.path if view.kind == "jsonl" else None)
+    expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
+    del item_sizes
     with (
         OutputFolder(run.store, run.settings.output.path, expected) as output,
-        # Arithmetic that needs none of what is written meanwhile.
-        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
+        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as thread,
     ):
-        similarity = aside.submit(_similarity, run, view)
+        # Runs while the files are written, none of which it needs.
+        similarity = thread.submit(_similarity, run, view)
         _stage_records(run, items, order, sizes, output)
-        output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
+        output.stage("order.npy", lambda file: _save_npy(file, order if records is None else records[order]))
         output.stage(
-            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), of))
+            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), records))
         )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
-        rejects, named = run.read("raw_docs", "rejects"), id_giver(run, run.receipt("raw_docs"))
-        rejects = b"".join(map(named, rejects.splitlines(keepends=True)))
+        with_id = id_giver(run, run.receipt("raw_docs"))
+        rejects = b"".join(map(with_id, run.read("raw_docs", "rejects").splitlines(keepends=True)))
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.holds_out:
             heldout = load_heldout(run)
@@ -196,20 +196,25 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         if run.settings.selects:
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
         if "arrays" in run.settings.output.sidecars:
-            _stage_sidecars(run, view, output)
-        about = _manifest(run, view, key)
+            lengths = run.column("token_counts", "lengths")[view.document_row]
+            output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
+            vectors = map_vectors(run.store, view, chosen_vectors(run))
+            output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
+        manifest = _manifest(run, view, key)
         if "plot" in run.settings.output.sidecars:
-            picture = stamped(run.read("diversity_metrics", "picture"), output_label(about))
+            picture = stamped(run.read("diversity_metrics", "picture"), output_label(manifest))
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
-            # A run that was killed after it had written this very output compared it with the one before.
+            # A run wrote this very output and was killed then: its delta is against the output before.
             delta = before["delta"]
         else:
             delta = _delta(run, _ids(run, file), before)
-            # Before the new output is there, so that none of them is ever seen beside it.
+            # Removed before the commit, so that no page ever lies beside an output that it does not show.
             for name in output.remove_beside():
                 run.progress.note(f"{name} showed the output that is replaced, and is removed")
-        return output.commit(about | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta})
+        return output.commit(
+            manifest | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta}
+        )
 
 
 def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
@@ -248,13 +253,6 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
             progress=run.progress,
             unit="records",
         )
-
-
-def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
-    lengths = run.column("token_counts", "lengths")[view.document_row]
-    output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
-    vectors = map_vectors(run.store, view, chosen_vectors(run))
-    output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
@@ -301,7 +299,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "sequence": settings.sequence.model_dump(),
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
         "seed": settings.seed,
-        "diversity": {name: _without_curves(of) for name, of in load_metrics(run).items()},
+        "diversity": {name: _without_curves(measures) for name, measures in load_metrics(run).items()},
         "stationarity": {
             "sequences": drift.sequences,
             "features": len(drift.features),
@@ -310,18 +308,18 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         },
         "cluster_names": load_names(run),
         "cluster_sizes": cluster_sizes(run).tolist(),
-        "seconds": {stage: of["seconds"] for stage, of in figures.items()},
+        "seconds": {stage: entry["seconds"] for stage, entry in figures.items()},
         "versions": {"python": platform.python_version(), **_installed_packages()},
     }
 
 
 def _installed_packages() -> dict[str, str]:
-    """The version of each of PACKAGES that is installed: `warm` runs before all of them are."""
-    found = {}
+    """The versions of the PACKAGES that are installed; when `warm` runs, some are not yet."""
+    installed = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
@@ -343,9 +341,9 @@ def _ids(run: Run, file: str) -> np.ndarray:
 
 
 def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
-    """Distinct documents, by their ids, compared with the output that this one replaces.
+    """Counts of distinct documents compared with the output that this one replaces. now: ids, uint64 (n, 2).
 
-    Its ids are kept apart from its view, whose fragments merging and pruning take away.
+    The ids of the old output are stored on their own, since merging and pruning remove fragments of its view.
     """
     name = (before or {}).get("ids")
     old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
@@ -358,11 +356,11 @@ def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str
 
 
 def _every_record_in_output(run: Run) -> Finding:
-    """The output's records against those that were read from the input, as multisets.
+    """Compares the output's records with the accepted records of the input, as multisets.
 
-    The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read:
-    once, in blocks. (JSON lines made of Parquet rows are other bytes; there, and where records are not each trained on
-    once, the stored ones are read once more.)
+    The input was summed up as it was read, by a hash that no id depends on, so only the output is read, once, in
+    blocks. (JSON lines made of Parquet rows are other bytes. There, and where records are not each trained on once, the
+    stored records are read too.)
     """
     receipt = run.receipt("curated_output")
     folder = run.settings.output.path
@@ -372,29 +370,29 @@ def _every_record_in_output(run: Run) -> Finding:
     )
     manifest = read_manifest(folder)
     if manifest is None or manifest.get("key") != receipt.key:
-        what = "has no manifest" if manifest is None else "is not the one that the last run wrote"
-        return Finding(passed=False, text=f"The output in {folder} {what}.", remedy=remedy)
+        fault = "has no manifest" if manifest is None else "is not the one that the last run wrote"
+        return Finding(passed=False, text=f"The output in {folder} {fault}.", remedy=remedy)
     names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
     rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     try:
-        found = written(map(folder_at(folder).source, names))
+        output = written(map(folder_at(folder).source, names))
     except (OSError, InputError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
     whole = not (rendered or run.settings.repeats)
     planned = load_multiset(run) if whole else stored(run.store, stream_view(run), as_json=rendered)
-    passed = found == planned
+    passed = output == planned
     times = "it is trained on" if run.settings.repeats else "in the input"
     return Finding(
         passed=passed,
         text=f"All {planned.records:,} accepted records are in the output, each as often as {times} "
         f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
         if passed
-        else f"The output does not hold the accepted records: {_difference(found, planned)}.",
+        else f"The output does not hold the accepted records: {_difference(output, planned)}.",
         remedy=remedy,
         figures={
-            "records": found.records,
-            "bytes": found.bytes,
-            "multiset_hash": f"{found.hashes:032x}",
+            "records": output.records,
+            "bytes": output.bytes,
+            "multiset_hash": f"{output.hashes:032x}",
             "planned_records": planned.records,
             "planned_bytes": planned.bytes,
             "planned_multiset_hash": f"{planned.hashes:032x}",
@@ -402,13 +400,12 @@ def _every_record_in_output(run: Run) -> Finding:
     )
 
 
-def _difference(found: Multiset, planned: Multiset) -> str:
-    if found.records != planned.records:
-        return f"{found.records:,} records, expected {planned.records:,}"
-    if found.bytes != planned.bytes:
-        return f"{found.bytes:,} bytes, expected {planned.bytes:,}"
+def _difference(output: Multiset, planned: Multiset) -> str:
+    for unit in ("records", "bytes"):
+        if getattr(output, unit) != getattr(planned, unit):
+            return f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
     return (
-        f"as many, but other ones (hash of the multiset {found.hashes:032x}, expected {planned.hashes:032x})"
+        f"as many, but other ones (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
     )
 
 
@@ -421,33 +418,31 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 
 def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
-    made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
+    topics = (*space_reads(settings), "centroids", "clusters", "cluster_names")
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
-    return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
+    orders = (*ORDERS, "diversity_metrics", "stationarity")
+    return ("raw_docs", "base_model", "token_counts", *topics, *stream, *orders)
 
 
 def _curated_output_settings(settings: Settings) -> dict[str, Any]:
-    # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
     output = settings.output
     written = {"sidecars": "arrays" in output.sidecars, "plot": "plot" in output.sidecars}
     return {"output": {"shard_bytes": output.shard_bytes, **written}}
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    facts, field = run.receipt("raw_docs").facts, run.settings.input.id_field
-    orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
+def _curated_output_inputs(run: Run) -> dict[str, Any]:
+    settings, facts = run.settings, run.receipt("raw_docs").facts
+    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
+    field = settings.input.id_field
     return {
-        "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
-        **versions(
-            run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
-        ),
-        **versions(run, *heldout_reads(run.settings), *selection_reads(run.settings)),
-        # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
-        # not.
-        "orders": orders,
+        "format": facts["kind"] if settings.output.format == "auto" else settings.output.format,
+        **versions(run, "raw_docs", *stream, *ORDERS, "diversity_metrics", "cluster_names"),
+        # The manifest also names the settings of the orders and the input's files. These can change while the bytes
+        # stay.
+        "orders": {name: run.graph[name].fingerprint(settings) for name in ORDERS},
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
-        # Of what is written only the rejects, and what is not trained on, show ids.
-        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.repeats) else {}),
+        # Ids are shown only by the rejects and by the lists of what is not trained on.
+        **({"id_field": field} if field and (facts["rejected_records"] or settings.repeats) else {}),
     }
 
 
@@ -455,17 +450,17 @@ CURATED_OUTPUT = WholeCorpus(
     name="curated_output",
     version=5,
     group="output",
-    # Whoever asks for exports gets them with the output.
     then=("exports",),
     kinds={"json", "parquet"},
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_curated_output_reads,
+    # `lacks` looks into `output.path`; `inputs` have the format that `auto` came to.
     settings=_curated_output_settings,
-    inputs=_inputs,
+    inputs=_curated_output_inputs,
     content=("hashes",),
-    lacks=_lacks,
-    publish=_publish,
+    lacks=_lacks_output,
+    publish=_publish_output,
     doing="writing the output",
     check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
     compute=_write_curated_output,
@@ -476,8 +471,8 @@ CURATED_OUTPUT = WholeCorpus(
     checks=(
         Check(
             name="every_record_in_output",
-            description="The output holds every accepted record, byte for byte, as often as the input does. Held "
-            "against each other: how many they are, their bytes, and the sum of their hashes.",
+            description="The output holds every accepted record, byte for byte, as often as the input does. Compared "
+            "are their number, their bytes, and the sum of their hashes.",
             check=_every_record_in_output,
             blocking=True,
         ),

@@ -1,8 +1,8 @@
-"""exports: the training sequences in their final order, tokens and all, in the formats that trainers read.
+"""exports: the tokens of the training sequences, in their final order, in the formats that trainers read.
 
-A folder below `exports.path` for each of `exports.formats`: files in the order of training. Its neighbour holds the
-tokenizer and manifest.json, written last (docs/exports.md). An export that is whole and up to date is left untouched,
-whatever other formats are asked for.
+Each of `exports.formats` has a folder below `exports.path`, whose files are in the order of training. A neighbour of
+the folder holds the tokenizer and manifest.json, written last (docs/exports.md). An export that is whole and up to date
+stays as it is, whatever other formats are asked for.
 """
 
 from __future__ import annotations
@@ -64,25 +64,21 @@ TAG_DIGITS = 8
 
 
 def _write_exports(run: Run) -> Made:
-    with scratch_beside(run.store, run.settings.exports.path) as scratch:
-        return _made(run, stored_tokens(run, load_base_model(run).directory, scratch))
-
-
-def _made(run: Run, tokens: Tokens) -> Made:
     plan, order = load_packed(run), load_sequence_order(run)
-    asked = [FORMATS[name] for name in run.settings.exports.formats]
-    for found in asked:
-        found.check(_rows(run, found, plan, order, tokens))
+    with scratch_beside(run.store, run.settings.exports.path) as scratch:
+        tokens = stored_tokens(run, load_base_model(run).directory, scratch)
+        for name in run.settings.exports.formats:
+            FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
+        for lacking in _lacks_each(run):
+            _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
-    for found in asked:
-        folder = _folder(run, found.name)
-        if found.name in _lacks_each(run):
-            _write(run, found, _rows(run, found, plan, order, tokens), order.size)
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
-        hashes[found.name] = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+        hashes[name] = {file: entry["sha256"] for file, entry in manifest["files"].items()}
         table.append(
             {
-                "format": found.name,
+                "format": name,
                 "folder": str(folder),
                 "sequences": manifest["rows"],
                 "tokens": manifest["tokens"],
@@ -95,7 +91,7 @@ def _made(run: Run, tokens: Tokens) -> Made:
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
-    """The token ids of the stream's items; directory: of the tokenizer, scratch: for files of a moment.
+    """The token ids of the stream's items. directory: of the tokenizer. scratch: for temporary files.
 
     Raises:
         InputError: an end-of-text token is asked for, and the tokenizer names none.
@@ -129,57 +125,57 @@ def _no_end_of_text(directory: Path) -> InputError:
     )
 
 
-def _rows(run: Run, found: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
-    """The rows of an export. order: int64 (E, S), of the plan's sequences."""
-    if found.epochs == "index":
+def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
+    """The rows of an export. order: of the plan's sequences, int64 (E, S)."""
+    if format.epochs == "index":
         place = np.empty(order.shape[1], np.int64)
         place[order[0]] = np.arange(order.shape[1])
         return Rows(plan, order[0], place[order], tokens)
-    sequence, layout = order.reshape(-1), _layout(run.settings, found)
+    sequence, layout = order.reshape(-1), _layout(run.settings, format)
     if layout:
         sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
-def _layout(settings: Settings, found: Format) -> dict[str, int]:
-    """For how many ranks, sequences and workers the rows of a format lie; nothing where they lie in the order of
-    training."""
+def _layout(settings: Settings, format: Format) -> dict[str, int]:
+    """The numbers of ranks, sequences and workers that the rows of a format are laid out for; empty where rows are in
+    the order of training."""
     exports = settings.exports
-    if not found.contiguous_ranks or exports.world_size * exports.workers == 1:
+    if not format.contiguous_ranks or exports.world_size * exports.workers == 1:
         return {}
     return exports.model_dump(include={"world_size", "micro_batch", "workers"})
 
 
-def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
-    """Write an export of so many planned rows."""
-    folder = _folder(run, found.name)
-    left_out = 0 if found.epochs == "index" else planned - len(rows)
+def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
+    """Write an export. planned: rows of the plan, over all epochs."""
+    folder = _folder(run, format.name)
+    left_out = 0 if format.epochs == "index" else planned - len(rows)
     if left_out:
         run.progress.note(
-            f"{found.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
+            f"{format.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
             "micro-batch of every worker of every rank"
         )
     options = Options(
-        tag=_tag(run, found),
+        tag=_tag(run, format),
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
-    with run.progress(found.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
-        about = found.write(rows, output, options)
+    with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
+        of_format = format.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
-        files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
+        files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
-    run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
+    run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
 
 
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
-    """The files of the tokenizer that lie beside each export, by name."""
+    """The tokenizer's files that lie beside each export, by name."""
     if "tokenizer" not in run.memo:
         if run.settings.model.base == BOOTSTRAP:
-            # Made here, in a form that tests compare with transformers.
+            # Needs no check here: tests compare this form with transformers.
             paths = [tokens.directory / name for name in TOKENIZER_FILES]
             files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
         else:
@@ -191,29 +187,29 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
         if note:
             run.progress.note(note)
         run.memo["tokenizer"] = files
-    made: dict[str, bytes] = run.memo["tokenizer"]
-    return made
+    tokenizer: dict[str, bytes] = run.memo["tokenizer"]
+    return tokenizer
 
 
-def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
+def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens = run.settings, rows.stored
     return {
-        "key": _key(run, found),
-        "prefix": f"train-{_tag(run, found)}",
-        "format": found.name,
+        "key": _key(run, format),
+        "prefix": f"train-{_tag(run, format)}",
+        "format": format.name,
         "format_version": EXPORT_VERSION,
         "divorder_version": __version__,
         "plan": plan_fingerprint(run),
         "sequences": len(rows.plan),
         "epochs": settings.sequence.epochs,
-        "epochs_stored": found.epochs,
+        "epochs_stored": format.epochs,
         "rows": len(rows),
         "rows_left_out": left_out,
         "tokens": int(rows.tokens.sum()),
         "padded_rows": int((rows.tokens < rows.length).sum()),
         "sequence_length": rows.length,
         "batch": settings.sequence.batch,
-        "layout": _layout(settings, found),
+        "layout": _layout(settings, format),
         "tokenizer": {
             "base": settings.model.base,
             "xxh3_128": run.receipt("base_model").facts["tokenizer"],
@@ -230,27 +226,27 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
 
 
 def planned_shape(run: Run, trainer: Trainer) -> Shape:
-    """The shape of the export that a trainer would read of the plan under these settings."""
-    settings, found = run.settings, FORMATS[trainer.formats[0]]
+    """The shape of the export that a trainer would read under these settings."""
+    settings, format = run.settings, FORMATS[trainer.formats[0]]
     shape = Shape(
-        path=str(_folder(run, found.name)),
-        prefix=f"train-{_tag(run, found)}",
+        path=str(_folder(run, format.name)),
+        prefix=f"train-{_tag(run, format)}",
         sequences=run.receipt("packed_sequences").facts["sequences"],
         epochs=settings.sequence.epochs,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
         files=(),
-        layout=_layout(settings, found),
+        layout=_layout(settings, format),
     )
-    if found.epochs == "copies":
-        each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
-        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each))
+    if format.epochs == "copies":
+        rows = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
+        files = tuple(min(rows, shape.rows - first) for first in range(0, shape.rows, rows))
         shape = replace(shape, files=files)
     return shape
 
 
 def plan_fingerprint(run: Run) -> str:
-    """What names the tokens that a trainer reads, one after another: corpus, tokenizer, packing and order."""
+    """A hash of the tokens that a trainer reads, in order: of corpus, tokenizer, packing and order."""
     return content_hash(
         versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
@@ -259,38 +255,40 @@ def plan_fingerprint(run: Run) -> str:
 
 
 def named_end_of_text(run: Run) -> bool | list[str | int]:
-    """What names the token behind every document, whose id the tokenizer's key decides: True of the bootstrap model's
-    own, False where there is none."""
+    """The values by which a checkpoint names its end-of-text token: they decide, with the tokenizer's key, the token
+    after every document. True for the bootstrap model's token, False without one."""
     if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
         return run.settings.packing.end_of_text
     named = named_specials(Path(run.receipt("base_model").facts["directory"]))["eos"]
-    return [of.value for of in named]
+    return [special.value for special in named]
 
 
-def _key(run: Run, found: Format) -> str:
-    """What a format's export is known by: all that its files and its manifest rest on."""
+def _key(run: Run, format: Format) -> str:
+    """A hash of all that the files and the manifest of a format's export depend on."""
     settings, directory = run.settings, load_base_model(run).directory
-    # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
+    # The plan's fingerprint covers tokenizer.json; these files say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
-    named = {special: [of.value for of in every] for special, every in named_specials(directory).items()}
+    named = {
+        kind: [special.value for special in specials] for kind, specials in named_specials(directory).items()
+    }
     return content_hash(
-        found.name,
+        format.name,
         EXPORT_VERSION,
         plan_fingerprint(run),
         [
-            found is not MEGATRON and settings.exports.shard_bytes,
+            format is not MEGATRON and settings.exports.shard_bytes,
             settings.sequence.batch,
-            _layout(settings, found),
+            _layout(settings, format),
         ],
-        settings.input.id_field if found is TEXT else None,
+        settings.input.id_field if format is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
     )
 
 
-def _tag(run: Run, found: Format) -> str:
-    """What the names of an export's files carry: the beginning of its key, another one for other bytes."""
-    return _key(run, found)[:TAG_DIGITS]
+def _tag(run: Run, format: Format) -> str:
+    """The part of the key that the names of an export's files carry, so that other bytes have other names."""
+    return _key(run, format)[:TAG_DIGITS]
 
 
 def _folder(run: Run, name: str) -> Place:
@@ -298,10 +296,10 @@ def _folder(run: Run, name: str) -> Place:
 
 
 def _lacks_each(run: Run) -> dict[str, str]:
-    """Why `exports.path` does not hold the exports of some formats, by format; files are hashed once a run."""
+    """The formats whose export `exports.path` does not hold, and why. Files are hashed once a run."""
     if "lacks" not in run.memo:
-        found = {name: _lacks_format(run, name) for name in run.settings.exports.formats}
-        run.memo["lacks"] = {name: why for name, why in found.items() if why}
+        formats = run.settings.exports.formats
+        run.memo["lacks"] = {name: why for name in formats if (why := _lacks_format(run, name))}
     return run.memo["lacks"]
 
 
@@ -315,7 +313,7 @@ def _lacks_format(run: Run, name: str) -> str | None:
     return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
+def _publish_exports(run: Run, receipt: Receipt) -> None:
     for name in receipt.facts["formats"]:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
@@ -324,7 +322,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """No stranger's file is overwritten, and special tokens are there."""
+    """Raise where a foreign file would be overwritten, or the tokenizer lacks special tokens."""
     for name in run.settings.exports.formats:
         beside = "|".join(re.escape(NEIGHBOUR + file) for file in ("manifest.json", *TOKENIZER_FILES))
         written = re.compile(f"{FORMATS[name].names}|{beside}")
@@ -335,8 +333,8 @@ def _check_settings(run: Run) -> None:
 def check_special_tokens(settings: Settings) -> None:
     """
     Raises:
-        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token that is
-            asked for.
+        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token though
+            `packing.end_of_text` asks for one.
     """
     model = settings.model
     if model.base == BOOTSTRAP:
@@ -356,10 +354,10 @@ def _show_exports(run: Run, receipt: Receipt) -> Shown:
 
 
 def _exports_reads(settings: Settings) -> tuple[str, ...]:
-    named = TEXT.name in settings.exports.formats and settings.input.id_field
+    shows_ids = TEXT.name in settings.exports.formats and settings.input.id_field
     stream = stream_reads(settings)
-    read = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
-    return (*read, "ids") if named else read
+    stages = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
+    return (*stages, "ids") if shows_ids else stages
 
 
 def _exports_settings(settings: Settings) -> dict[str, Any]:
@@ -371,8 +369,8 @@ def _exports_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _whole(run: Run) -> Finding:
-    """Every file of every export, read again."""
+def _exports_are_whole(run: Run) -> Finding:
+    """Reads every file of every export again."""
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
@@ -392,9 +390,9 @@ def _whole(run: Run) -> Finding:
 
 
 def _trainers_keep_the_order(run: Run) -> Finding:
-    """Trainers that read these exports, as they come and at their best, by models of their samplers
+    """Replays the samplers of the trainers that read these exports, by default and at their best
     (docs/decisions/trainers.md)."""
-    rows, without = [], []
+    rows, unordered = [], []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
@@ -404,27 +402,30 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 text=f"{file_at(folder, EXPORT_MANIFEST)} is not there, or not whole.",
                 remedy="materialise exports again, which then writes this format anew",
             )
-        readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
-        if readers:
+        trainers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
+        if trainers:
             shape = Shape.of(manifest, str(folder))
-            # Where ranks read contiguous parts, they are as many as the rows lie for.
+            # Where ranks read contiguous parts, there are as many ranks as the rows are laid out for.
             ranks = shape.layout.get("world_size", 1)
-            found = [replay(shape, of, world_size=ranks if of.contiguous_ranks else None) for of in readers]
+            replays = [
+                replay(shape, trainer, world_size=ranks if trainer.contiguous_ranks else None)
+                for trainer in trainers
+            ]
             rows += [
                 {
                     "format": name,
-                    "trainer": of.trainer.title,
-                    "by default": of.default.kept.text,
-                    "at its best": of.here.kept.text,
-                    "at so many ranks": of.reading.world_size,
+                    "trainer": replayed.trainer.title,
+                    "by default": replayed.default.kept.text,
+                    "at its best": replayed.here.kept.text,
+                    "at so many ranks": replayed.reading.world_size,
                 }
-                for of in found
+                for replayed in replays
             ]
-            without += [] if any(of.here.kept.in_order for of in found) else [name]
+            unordered += [] if any(replayed.here.kept.in_order for replayed in replays) else [name]
     return Finding(
-        passed=not without,
-        text=f"No trainer reads {', '.join(without)} in the order of the plan."
-        if without
+        passed=not unordered,
+        text=f"No trainer reads {', '.join(unordered)} in the order of the plan."
+        if unordered
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
         "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration.",
         remedy="set exports.world_size, micro_batch and workers to those of the trainer",
@@ -444,7 +445,7 @@ EXPORTS = WholeCorpus(
     inputs=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
     content=("hashes",),
     lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
-    publish=_publish,
+    publish=_publish_exports,
     doing="writing exports",
     check_settings=_check_settings,
     pace=(0.08, 0.01),
@@ -455,7 +456,7 @@ EXPORTS = WholeCorpus(
         Check(
             name="exports_are_whole",
             description="Every file of every export has the sha256 that its manifest names.",
-            check=_whole,
+            check=_exports_are_whole,
             blocking=True,
         ),
         Check(

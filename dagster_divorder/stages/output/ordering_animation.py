@@ -1,10 +1,10 @@
 """ordering_animation: two films of how training sequences are read, shuffled and in order, next to the output.
 
-`ordering_animation.mp4`: the dataset as bars, going from the original order into the sequences that a trainer reads,
+`ordering_animation.mp4`: the dataset as bars that move from the original order into the sequences that a trainer reads,
 and the diversity of these. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
-first read; only where there is a map. Both show the first epoch. What is drawn are samples, so films cost the same for
-millions of documents. They are made again with every output, whose corpus, date and key they show. Without the extra
-`films`, which brings ffmpeg, there are none, and the report says how to install it.
+first read; only where there is a map. Both show the first epoch. Films show samples, so they cost the same for millions
+of documents. They are made again with every output, since they show its corpus, date and key. Without the extra
+`films`, which brings ffmpeg, there are no films, and the report says how to install it.
 """
 
 from __future__ import annotations
@@ -62,19 +62,18 @@ def _animate_ordering(run: Run) -> Made:
         pictures, note = {}, why
     with run.progress("drawing films", frames * len(pictures), "frames") as advance:
         films = {name: _film(run.store, draw(), advance) for name, draw in pictures.items()}
-    files = {Path(name).stem: File(made, "mp4") for name, made in films.items()}
-    return Made(
-        files, {"films": list(films)}, {"films": list(films), "frames": frames, "fps": FPS, "note": note}
-    )
+    files = {Path(name).stem: File(data, "mp4") for name, data in films.items()}
+    names = {"films": list(films)}
+    return Made(files, names, {**names, "frames": frames, "fps": FPS, "note": note})
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
+def _publish_films(run: Run, receipt: Receipt) -> None:
     films = {name: run.store.read_verified(receipt.files[Path(name).stem]) for name in receipt.facts["films"]}
     write_beside(run.store, run.settings.output.path, films)
 
 
 def _film(store: Store, frames: Iterable[np.ndarray], advance: Advance) -> bytes:
-    # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
+    # The encoder needs a file of its own, since it rewrites the head of the file at the end.
     with store.scratch() as folder:
         path = folder / "film.mp4"
         with film(path, FPS) as show:
@@ -96,11 +95,11 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
     curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
     filmed = []
     for name in ("sequences_random", "sequences"):
-        of, _ = orders[name]
-        # Runs as they lie in the original order: there the cells have their places before.
-        before = np.lexsort((of.start, of.document))
-        cells = sample_cells(np.argsort(before), of.length[before], COLUMNS * ROWS)
-        clusters = traits.codes["cluster"][of.document[before][cells.document]]
+        runs, _ = orders[name]
+        # Cells start at the places that their runs have in the original order.
+        before = np.lexsort((runs.start, runs.document))
+        cells = sample_cells(np.argsort(before), runs.length[before], COLUMNS * ROWS)
+        clusters = traits.codes["cluster"][runs.document[before][cells.document]]
         filmed.append(FilmedOrder(name, cells, clusters, curves[name]))
     return ordering_frames(
         filmed,
@@ -112,13 +111,13 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
-    # Of several records of one text the first counts, in any order.
+    # A point lights up when the first record of its text is read.
     stream = load_stream(run)
     point = places(document_ids(run.store, run.view), shown.ids)[stream.view.document_row]
     orders = {}
-    for name, (of, _) in read_in_order(run, stream.traits).items():
+    for name, (runs, _) in read_in_order(run, stream.traits).items():
         if name != "curated":
-            read = point[of.document]
+            read = point[runs.document]
             first = np.full(len(shown.ids), len(read), np.int64)
             np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
             orders[name] = np.argsort(first, kind="stable")
@@ -136,14 +135,14 @@ ORDERING_ANIMATION = WholeCorpus(
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
     settings=lambda settings: {"animation": {"frames": settings.advanced.film_frames, "fps": FPS}},
-    # Films that were left out for want of ffmpeg are made once it is there.
+    # Films that were left out without ffmpeg are made once it is installed.
     inputs=lambda run: {
         **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),
         "output": run.receipt(OUTPUT).key,
         "films": why_no_films() is None,
     },
     quotes=("*",),
-    publish=_publish,
+    publish=_publish_films,
     doing="drawing films",
     compute=_animate_ordering,
     show=lambda run, receipt: {

@@ -1,11 +1,11 @@
-"""ordering_report: one HTML file next to the output that shows what was asked, what came of it, and the evidence.
+"""ordering_report: one HTML file next to the output that shows the settings, the result, and the evidence.
 
-It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus;
-what is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a
-map, are written to `output.path` whole or not at all; the output's manifest does not list them.
+It needs what an output needs. It shows the evidence of other stages that exists for these settings and this corpus, and
+names the rest with the commands that make it. `ordering_report.html`, and `cluster_cloud.png` where there is a map, are
+written to `output.path` whole or not at all; the output's manifest does not list them.
 
-The page is made again only when something that it shows has changed. Times and memory of stages are shown, and differ
-from run to run, so neither key nor version covers them: a page shows those of the run that made it.
+The page is made again only when something that it shows has changed. Times and memory of stages differ from run to run,
+so neither key nor version covers them: a page shows those of the run that made it.
 
 Letters: N records, J trait values, C slices of the dataset, S sequences.
 Cost: a few passes over the records for each order; O(N log N) for the lengths.
@@ -95,39 +95,39 @@ RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""
 COLUMNS = (60, 240)
-"""Slices of a bar and of a strip, at least and at most: a batch each, where they are not too few or too many."""
+"""Slices of a bar and of a strip, at least and at most. Between the two a slice is a batch."""
 COLOURED = 60
-"""Clusters with a colour and a row of their own; all smaller ones share one."""
+"""Clusters with a colour and a row of their own; all smaller clusters share one."""
 KEPT = 20
 """Values of any other category with a row of their own."""
 WORST_TRAITS, WORST_DOCUMENTS, WORST_SEQUENCES = 4, 3, 5
-"""Traits whose worst batch is shown, documents of each, and sequences that are shown, each with another document."""
-LOOKED_AT = 1000
-"""Sequences among which those are looked for: a book alone fills hundreds."""
+"""Traits whose worst batch is shown, documents shown of each, and worst sequences shown, each with another document."""
+WORST_CANDIDATES = 1000
+"""The worst sequences are chosen from so many, since a single book fills hundreds."""
 
 
 def _write_ordering_report(run: Run) -> Made:
     from dagster_divorder.view.report.sections import report
 
-    (found, missing), manifest = at_hand(run), load_manifest(run)
-    shown = numbers(run, manifest, found, missing)
+    (evidence, missing), manifest = at_hand(run), load_manifest(run)
+    shown = numbers(run, manifest, evidence, missing)
     page, sections = report(shown)
     figures = {
         "path": str(run.settings.output.path / PAGE),
         "bytes": len(page),
-        "beside": [CLOUD] if "cluster_map" in found else [],
+        "beside": [CLOUD] if "cluster_map" in evidence else [],
         "check": " ".join(shown.check.sentences),
         "better_than_shuffling": shown.check.passed if shown.check.compared else None,
         "sections": sections,
         "missing": list(missing),
     }
     files = {"page": File(page, "html")}
-    if "cluster_map" in found:
+    if "cluster_map" in evidence:
         files["cloud"] = File(stamped(run.read("cluster_map", "picture"), output_label(manifest)), "png")
     return Made(files, {"beside": figures["beside"]}, figures)
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
+def _publish_report(run: Run, receipt: Receipt) -> None:
     files = {PAGE: run.store.read_verified(receipt.files["page"])}
     if CLOUD in receipt.facts["beside"]:
         files[CLOUD] = run.store.read_verified(receipt.files["cloud"])
@@ -135,35 +135,33 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
-    """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
-    found, missing = {}, {}
+    """(receipts of the evidence for these settings and this corpus; why the rest of it is missing), by stage."""
+    evidence, missing = {}, {}
     for stage in dict.fromkeys([*SECTIONS, *run.graph.evidence]):
         try:
-            found[stage] = run.receipt(stage)
+            evidence[stage] = run.receipt(stage)
         except MissingStageError as error:
             if run.graph[stage].when(run.settings):
                 missing[stage] = str(error).partition(";")[0]
-    if "cluster_map" in found and "places" not in found["cluster_map"].files:
-        missing["cluster_map"] = found["cluster_map"].facts["note"].partition(";")[0]
-    return found, missing
+    if "cluster_map" in evidence and "places" not in evidence["cluster_map"].files:
+        missing["cluster_map"] = evidence["cluster_map"].facts["note"].partition(";")[0]
+    return evidence, missing
 
 
 def numbers(
-    run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
+    run: Run, manifest: Mapping[str, Any], evidence: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
-    """All that the report shows; found, missing: see `at_hand`."""
-    settings, verdict = run.settings, load_verdict(run)
-    metrics = verdict.metrics
-    of = _load(run)
-    tokens = of.stream.traits.tokens
-    coloured = largest(
-        tokens, of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"], COLOURED
-    )
+    """All that the report shows. evidence, missing: see `at_hand`."""
+    settings, verdict, corpus = run.settings, load_verdict(run), _load_corpus(run)
+    metrics, traits = verdict.metrics, corpus.stream.traits
+    tokens = traits.tokens
+    coloured = largest(tokens, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
-    calibrated = found.get("k_calibration")
+    calibrated, copies = evidence.get("k_calibration"), evidence.get("near_duplicates")
+    proxies = evidence.get("gradient_proxy")
     return Numbers(
         settings=settings,
         manifest=manifest,
@@ -172,52 +170,50 @@ def numbers(
         check=verdict,
         drift=load_stationarity(run),
         warnings=warnings_of(metrics["sequences"]["targets"]),
-        distinct={name: binned(distinct, BINS) for name, (_, distinct) in of.orders.items()},
+        distinct={name: binned(distinct, BINS) for name, (_, distinct) in corpus.orders.items()},
         lengths={
             name: quantiles_along(
-                np.arange(len(stream.length)),
-                stream.length,
-                tokens[stream.document],
+                np.arange(len(runs.length)),
+                runs.length,
+                tokens[runs.document],
                 LENGTH_COLUMNS,
                 LENGTH_QUANTILES,
             )
-            for name, (stream, _) in of.orders.items()
+            for name, (runs, _) in corpus.orders.items()
         },
-        clusters=_along(of, "cluster", of.names, coloured, "smaller clusters"),
+        clusters=_along(corpus, "cluster", corpus.names, coloured, "smaller clusters"),
         cluster_numbers=coloured.values,
         cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
         other_clusters=coloured.others,
         categories=[
-            _along(of, field, names, largest(tokens, codes, len(names), KEPT), "other values")
-            for field, (codes, names) in of.categories.items()
+            _along(corpus, field, names, largest(tokens, codes, len(names), KEPT), "other values")
+            for field, (codes, names) in corpus.categories.items()
         ],
         worst=[
             *(
-                _worst_batch(of, trait, batches[trait])
+                _worst_batch(corpus, trait, batches[trait])
                 for trait in still
-                if len(of.packed) and not batches[trait]["partial"]
+                if len(corpus.packed) and not batches[trait]["partial"]
             ),
-            *_worst_sequences(of),
+            *_worst_sequences(corpus),
         ],
-        alone=int((np.diff(of.packed.indptr) == 1).sum()),
-        strategies=load_comparison(run) if "strategy_comparison" in found else None,
+        alone=int((np.diff(corpus.packed.indptr) == 1).sum()),
+        strategies=load_comparison(run) if "strategy_comparison" in evidence else None,
         calibration=(
             k_calibration.load_table(run.store, calibrated.files["fit"]),
             calibrated.facts["notes"],
         )
         if calibrated
         else None,
-        agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
-        map=_map(of, coloured) if "cluster_map" in found else None,
-        trained=load_evidence(run) if "training_evidence" in found else None,
+        agreement=_agreement(run, evidence["ari_comparison"]) if "ari_comparison" in evidence else None,
+        map=_map(corpus, coloured) if "cluster_map" in evidence else None,
+        trained=load_evidence(run) if "training_evidence" in evidence else None,
         chosen=_tables(run, "subset_selection") if settings.selects else {},
-        diversity=_tables(run, "set_diversity") if "set_diversity" in found else {},
-        copies=(found["near_duplicates"].figures, _tables(run, "near_duplicates"))
-        if "near_duplicates" in found
-        else None,
-        proxies=(found["gradient_proxy"].figures, load_proxies(run)) if "gradient_proxy" in found else None,
-        others=[_as_shown(run, receipt) for stage, receipt in found.items() if stage not in SECTIONS],
-        runs=_stage_runs(run, found),
+        diversity=_tables(run, "set_diversity") if "set_diversity" in evidence else {},
+        copies=(copies.figures, _tables(run, "near_duplicates")) if copies else None,
+        proxies=(proxies.figures, load_proxies(run)) if proxies else None,
+        others=[_as_shown(run, receipt) for stage, receipt in evidence.items() if stage not in SECTIONS],
+        runs=_stage_runs(run, evidence),
         missing={stage: (run.graph[stage].evidence, why) for stage, why in missing.items()},
     )
 
@@ -242,24 +238,23 @@ def _as_shown(run: Run, receipt: Receipt) -> Evidence:
 def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
     """The tables that a stage shows, by name."""
     shown = run.graph[stage].show(run, run.receipt(stage))
-    return {name: of.rows for name, of in shown.items() if isinstance(of, Table)}
+    return {name: table.rows for name, table in shown.items() if isinstance(table, Table)}
 
 
-def _stage_runs(run: Run, found: Mapping[str, Receipt]) -> list[StageRun]:
-    """The stages before this one, parts of assets too, as they last ran."""
-    made = []
-    for name in run.graph.needed(run.settings, "ordering_report", *found):
+def _stage_runs(run: Run, evidence: Mapping[str, Receipt]) -> list[StageRun]:
+    """The stages before this one as they last ran, also those without an asset."""
+    runs = []
+    for name in run.graph.needed(run.settings, "ordering_report", *evidence):
         if name != "ordering_report":
             receipt, part = run.receipt(name), not run.graph[name].asset
             documents, seconds = receipt.figures["documents"], receipt.figures["seconds"]
-            made.append(
-                StageRun(name, part, documents, receipt.facts["computed"], seconds, _made(run, receipt))
-            )
-    return made
+            written = _last_written(run, receipt)
+            runs.append(StageRun(name, part, documents, receipt.facts["computed"], seconds, written))
+    return runs
 
 
-def _made(run: Run, receipt: Receipt) -> str:
-    """When the newest file of a stage's result was written."""
+def _last_written(run: Run, receipt: Receipt) -> str:
+    """When the newest file of a stage's result was written, "" where no file is left."""
     stage, files = run.graph[receipt.stage], receipt.files
     if isinstance(stage, PerDocument):
         files = stage.files(run, receipt.key).present()
@@ -271,10 +266,9 @@ def _made(run: Run, receipt: Receipt) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Corpus:
-    """What is trained on, and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`.
-    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the
-    length among them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (M,),
-    and names by code."""
+    """What is trained on, and its orders. names: of the clusters, as people see them. orders: see `read_in_order`.
+    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every numeric trait, the length
+    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code."""
 
     run: Run
     names: Sequence[str]
@@ -286,13 +280,12 @@ class _Corpus:
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
 
 
-def _load(run: Run) -> _Corpus:
+def _load_corpus(run: Run) -> _Corpus:
     stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
-    traits = stream.traits
-    settings = run.settings
+    traits, settings = stream.traits, run.settings
     edges = {
-        trait: of
-        for trait, of in load_edges(run).items()
+        trait: inner
+        for trait, inner in load_edges(run).items()
         if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
     }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
@@ -308,114 +301,120 @@ def _load(run: Run) -> _Corpus:
     return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories)
 
 
-def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
-    """Where each value of a trait lies in each order; others: what all but the largest values are called."""
-    total, sequence = int(of.stream.traits.tokens.sum()), of.run.settings.sequence
+def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
+    """Where each value of a trait lies in each order. others: the name for all values but the largest."""
+    total, sequence = int(corpus.stream.traits.tokens.sum()), corpus.run.settings.sequence
     columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
-    held = shown.tokens.tolist()
+    tokens = shown.tokens.tolist()
     if shown.others:
         kept.append(f"{shown.others:,} {others}")
-        held.append(shown.other_tokens)
+        tokens.append(shown.other_tokens)
     mixes = {
         name: cluster_mix(
-            np.arange(len(stream.length)),
-            stream.length,
-            shown.codes[stream.document],
+            np.arange(len(runs.length)),
+            runs.length,
+            shown.codes[runs.document],
             max(1, shown.count),
             columns,
         )
-        for name, (stream, _) in of.orders.items()
+        for name, (runs, _) in corpus.orders.items()
     }
-    return TraitAlong(trait, kept, np.array(held) / max(total, 1), mixes)
+    return TraitAlong(trait, kept, np.array(tokens) / max(total, 1), mixes)
 
 
-def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
+def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
-    total = int(of.packed.length.sum())
+    packed, traits = corpus.packed, corpus.stream.traits
+    total = int(packed.length.sum())
     epoch, start = divmod(batch["worst_start"], total)
-    # It may run on into the next epoch.
+    # The batch may run on into the next epoch.
     runs = np.concatenate(
-        [runs_in_order(of.packed.indptr, order)[0] for order in of.epochs[epoch : epoch + 2]]
+        [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
     )
-    found, inside = window_contents(runs, of.packed.length, start, batch["window_tokens"])
-    documents, held = _by_document(of.packed.document[found], inside)
-    codes, values = of.stream.traits.codes[trait], of.stream.traits.sizes()[trait]
-    there = np.bincount(codes[documents], held, values) / held.sum()
-    corpus = np.bincount(codes, of.stream.traits.tokens, values) / of.stream.traits.tokens.sum()
-    value = int(np.abs(there - corpus).argmax())
-    over = there[value] > corpus[value]
+    runs, inside = window_contents(runs, packed.length, start, batch["window_tokens"])
+    documents, tokens = _by_document(packed.document[runs], inside)
+    codes, values = traits.codes[trait], traits.sizes()[trait]
+    shares = np.bincount(codes[documents], tokens, values) / tokens.sum()
+    whole = np.bincount(codes, traits.tokens, values) / traits.tokens.sum()
+    value = int(np.abs(shares - whole).argmax())
+    over = shares[value] > whole[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
     return Card(
         f"The worst batch for {trait}",
         f"It starts at {percent(start / total)} of the tokens"
-        f"{f' of epoch {epoch + 1}' if len(of.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
-        f"{_named(of, trait, value)} makes up {percent(there[value])} of its tokens, but {percent(corpus[value])} of "
-        f"the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
-        _largest(of, documents[chosen], held[chosen]),
+        f"{f' of epoch {epoch + 1}' if len(corpus.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
+        f"{_named(corpus, trait, value)} makes up {percent(shares[value])} of its tokens, but {percent(whole[value])} "
+        f"of the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
+        _largest(corpus, documents[chosen], tokens[chosen]),
     )
 
 
-def _worst_sequences(of: _Corpus) -> list[Card]:
-    """The sequences whose clusters differ most from the corpus's; none where there is no token."""
-    if not len(of.packed):
+def _worst_sequences(corpus: _Corpus) -> list[Card]:
+    """The sequences whose clusters differ most from the corpus's; none in an empty plan."""
+    packed, traits = corpus.packed, corpus.stream.traits
+    if not len(packed):
         return []
-    labels, clusters = of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"]
-    counts, _ = sequence_counts(of.packed, {"cluster": labels}, {"cluster": clusters})
+    counts, _ = sequence_counts(
+        packed, {"cluster": traits.codes["cluster"]}, {"cluster": traits.sizes()["cluster"]}
+    )
     variation = sequence_variation(counts)
-    place = np.empty(len(of.packed), np.int64)
-    place[of.epochs[0]] = np.arange(len(place))
-    rows = of.stream.view.document_row
-    found: dict[int, Card] = {}
-    # As a trainer meets them, where they are equally far off.
-    for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
-        runs = slice(of.packed.indptr[sequence], of.packed.indptr[sequence + 1])
-        documents, held = _by_document(of.packed.document[runs], of.packed.length[runs])
-        row = int(rows[documents[held.argmax()]])
-        if row in found:
+    place = np.empty(len(packed), np.int64)
+    place[corpus.epochs[0]] = np.arange(len(place))
+    cards: dict[int, Card] = {}
+    # Equally distant sequences come in the order of training.
+    for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
+        runs = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
+        documents, tokens = _by_document(packed.document[runs], packed.length[runs])
+        row = int(corpus.stream.view.document_row[documents[tokens.argmax()]])
+        if row in cards:
             continue
-        inside = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
-        found[row] = Card(
+        clusters = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
+        cards[row] = Card(
             f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
             f"{percent(variation[sequence])} of its tokens would have to change to match the corpus. It holds "
-            f"{count(inside, 'cluster')} and {count(len(documents), 'document')}. The largest:",
-            _largest(of, documents, held)[:1],
+            f"{count(clusters, 'cluster')} and {count(len(documents), 'document')}. The largest:",
+            _largest(corpus, documents, tokens)[:1],
         )
-        if len(found) == WORST_SEQUENCES:
+        if len(cards) == WORST_SEQUENCES:
             break
-    return list(found.values())
+    return list(cards.values())
 
 
-def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(documents int64 (n,), tokens of each): runs of the same document are one, in the order of their first."""
-    unique, first, which = np.unique(documents, return_index=True, return_inverse=True)
+def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(documents int64 (n,), tokens of each): sums over the runs of a document, in the order of their first runs."""
+    unique, first, inverse = np.unique(documents, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return unique[order], np.bincount(which, inside)[order].astype(np.int64)
+    return unique[order], np.bincount(inverse, tokens)[order].astype(np.int64)
 
 
-def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[tuple[str, str]]:
-    """The documents that have the most tokens there, of equal ones the first: what is known of each, and its text."""
-    chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
-    view, labels = of.stream.view, of.stream.traits.codes["cluster"]
-    texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
-    codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
+def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, str]]:
+    """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
+    tokens: of each document in the window, int64 (n,)."""
+    chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
+    view, traits = corpus.stream.view, corpus.stream.traits
+    texts = beginnings(corpus.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
+    codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
-    ids = own_ids(of.run, of.stream.record(documents[chosen]))
-    for document, own, tokens, text in zip(documents[chosen], ids, held[chosen].tolist(), texts, strict=True):
-        whole = int(of.stream.traits.tokens[document])
-        part = count(tokens, "token") if tokens == whole else f"{number(tokens)} of {count(whole, 'token')}"
-        known = [] if own is None else [clip(own, 60)]
+    ids = own_ids(corpus.run, corpus.stream.record(documents[chosen]))
+    for document, own_id, inside, text in zip(
+        documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
+    ):
+        whole = int(traits.tokens[document])
+        part = count(inside, "token") if inside == whole else f"{number(inside)} of {count(whole, 'token')}"
+        known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
-        shown.append((" · ".join([*known, part, of.names[labels[document]], *source]), text))
+        cluster = corpus.names[traits.codes["cluster"][document]]
+        shown.append((" · ".join([*known, part, cluster, *source]), text))
     return shown
 
 
-def _named(of: _Corpus, trait: str, value: int) -> str:
+def _named(corpus: _Corpus, trait: str, value: int) -> str:
     """A trait's value in words, to begin a sentence."""
     if trait == "cluster":
-        return f"The cluster “{of.names[value]}”"
+        return f"The cluster “{corpus.names[value]}”"
     if trait == "length":
-        edges = [number(edge) for edge in of.edges["length"].tolist()]
+        edges = [number(edge) for edge in corpus.edges["length"].tolist()]
         if not edges:
             return "Every length"
         if value == 0:
@@ -423,7 +422,7 @@ def _named(of: _Corpus, trait: str, value: int) -> str:
         if value == len(edges):
             return f"The length of {edges[-1]} tokens and more"
         return f"The length from {edges[value - 1]} to below {edges[value]} tokens"
-    return f"The {trait} “{clip(of.stream.traits.names[trait][value], 60)}”"
+    return f"The {trait} “{clip(corpus.stream.traits.names[trait][value], 60)}”"
 
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
@@ -437,16 +436,16 @@ def _agreement(run: Run, receipt: Receipt) -> Agreement:
     )
 
 
-def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
-    shown, documents = load_map(of.run), of.run.receipt("cluster_map").facts["of_documents"]
+def _map(corpus: _Corpus, coloured: Largest) -> MapPoints | None:
+    shown, documents = load_map(corpus.run), corpus.run.receipt("cluster_map").facts["of_documents"]
     if shown is None:
         return None
-    row = np.full(len(of.names), len(coloured.values), np.int64)
+    row = np.full(len(corpus.names), len(coloured.values), np.int64)
     row[coloured.values] = np.arange(len(coloured.values))
     rows = row[shown.labels]
-    # A cluster without tokens has no colour; its documents are few, and empty.
-    there = rows < coloured.count
-    return MapPoints(shown.xy[there], rows[there], documents)
+    # A cluster without tokens has no colour; its few documents are empty.
+    visible = rows < coloured.count
+    return MapPoints(shown.xy[visible], rows[visible], documents)
 
 
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
@@ -458,13 +457,13 @@ def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
 
 
 def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
-    # What it says was asked; what came of that it reads from the stages before it.
+    # The settings that the report shows.
     embedding, advanced = settings.embedding, settings.advanced
     base, deep = (id_and_revision(name)[0] for name in (settings.model.base, settings.deep_model))
     sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        # As it was before [refit], so that reports keep their keys.
+        # Kept from before [refit], so that reports keep their keys.
         "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
         "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
@@ -475,15 +474,15 @@ def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _inputs(run: Run) -> dict[str, Any]:
+def _ordering_report_inputs(run: Run) -> dict[str, Any]:
     output = run.receipt(OUTPUT).key
-    found, missing = at_hand(run)
+    evidence, missing = at_hand(run)
     ids = ["ids"] if run.settings.input.id_field else []
-    read = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
+    stages = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
     return {
-        **versions(run, *read, *ids, *stream_reads(run.settings)),
+        **versions(run, *stages, *ids, *stream_reads(run.settings)),
         "output": output,
-        "evidence": {stage: receipt.version for stage, receipt in found.items()},
+        "evidence": {stage: receipt.version for stage, receipt in evidence.items()},
         "missing": missing,
     }
 
@@ -503,9 +502,9 @@ ORDERING_REPORT = WholeCorpus(
     ),
     shows_evidence=True,
     settings=_ordering_report_settings,
-    inputs=_inputs,
+    inputs=_ordering_report_inputs,
     quotes=("*",),
-    publish=_publish,
+    publish=_publish_report,
     doing="drawing the report",
     compute=_write_ordering_report,
     show=_show_ordering_report,

@@ -1,7 +1,7 @@
-"""Shards: equal parts of a corpus too large to be ordered as one, each ordered by itself, in some process.
+"""Shards: equal parts of a corpus that is too large to be ordered as one; each is ordered by itself, in some process.
 
-What is computed of a shard is a plain function of its arrays, which are cut out of the corpus's when it is its turn and
-go to the process as they are: they are needed once, so nothing of them is stored.
+A shard is ordered by a plain function of its arrays. They are cut out of the corpus's arrays when their turn comes and
+sent to the process; they are needed once, so they are not stored.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 WORKER_RECORDS = 200_000
-"""Records a process at least: fewer are ordered in less time than it takes to start."""
+"""Records per process, at least: fewer are ordered in less time than a process takes to start."""
 
 RECORD_BYTES = 300
-"""Memory that ordering takes, a record."""
+"""Bytes of memory that ordering takes per record."""
 
 
 def shard_number(run: Run) -> int:
-    """How many shards the stream is ordered in: 1 where it has `order.shards_of` items or fewer, or the
-    strategy of the documents does not look at them.
+    """The number of shards that the stream is ordered in: 1 where it has `order.shards_of` items or fewer, or the
+    strategy of the documents looks at no traits.
 
     Raises:
-        InputError: there would be too many, or they could not follow a mix that moves.
+        InputError: there would be too many shards, or several with `order.targets`, which they could not follow.
     """
     settings, records = run.settings, stream_size(run)
     if not settings.strategy(settings.order.strategy).sees_traits:
@@ -53,7 +53,7 @@ def shard_number(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Parts(Sequence[Part], Generic[Part]):
-    """`number` parts, each made when it is asked for."""
+    """A sequence of `number` parts; each is made when it is asked for."""
 
     number: int
     make: Callable[[int], Part]
@@ -67,16 +67,16 @@ class Parts(Sequence[Part], Generic[Part]):
     def __getitem__(self, at: slice) -> Sequence[Part]: ...
     def __getitem__(self, at: int | slice) -> Part | Sequence[Part]:
         if isinstance(at, slice):
-            return [self.make(one) for one in range(*at.indices(self.number))]
+            return [self.make(part) for part in range(*at.indices(self.number))]
         if not 0 <= at < self.number:
             raise IndexError(at)
         return self.make(at)
 
 
 def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
-    """`function(part)` for every shard's, in order. Function, parts and results can be pickled."""
+    """`function(part)` for the part of every shard, in order. Function, parts and results can be pickled."""
     records = stream_size(run)
-    made = run.engine.each(
+    results = run.engine.each(
         function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))
     )
-    return counted(run.progress, "ordering", made, len(parts), "shards") if len(parts) > 1 else made
+    return counted(run.progress, "ordering", results, len(parts), "shards") if len(parts) > 1 else results

@@ -72,7 +72,11 @@ def _fit_centroids(run: Run) -> Mapping[str, bytes]:
         "metric": fitted.metric,
         "note": fitted.note,
     }
-    arrays = {"centre": fitted.centre, "centroids": fitted.centroids, "sizes": fitted.sizes}
+    arrays: dict[str, np.ndarray] = {
+        "centre": fitted.centre,
+        "centroids": fitted.centroids,
+        "sizes": fitted.sizes,
+    }
     return {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
 
 

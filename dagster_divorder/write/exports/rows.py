@@ -24,6 +24,7 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.memory import MAPPED_BYTES
 from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import compact
@@ -40,8 +41,6 @@ from dagster_divorder.write.exports.file_rows import (
 )
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
-MAPPED_BYTES = 2 << 30
-"""The most bytes of stored ids that are mapped at once."""
 WORKERS_FROM_BYTES = 4 << 30
 """From this many bytes of ids on workers write them."""
 
@@ -209,17 +208,17 @@ class Rows:
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
         """
-        stored, every = self.stored, {**files, **(beside or {})}
+        stored, all_files = self.stored, {**files, **(beside or {})}
         if int(stored.begins[-1]) * stored.dtype.itemsize <= MAPPED_BYTES:
             rows = sum(end - first for (first, end), _ in files.values())
             with stored.progress("writing sequences", rows, "sequences") as advance:
-                for name, ((first, end), write) in every.items():
+                for name, ((first, end), write) in all_files.items():
                     with closing(ahead(self._mapped_blocks(first, end, advance))) as blocks:
                         folder.stage(name, partial(write, self._of_file(first, end), blocks))
             return
         permutation, at = self._permutation([span for span, _ in files.values()])
         shards = {}
-        for name, ((first, end), write) in every.items():
+        for name, ((first, end), write) in all_files.items():
             positions = (0, 0) if name not in files else (int(at[first]), int(at[end]))
             shards[name] = Shard(*positions, partial(_write, write, self._of_file(first, end)))
         permute(

@@ -1,9 +1,9 @@
-"""Runs of the real stages on a small part of the input, measured: what an estimate is made from.
+"""Measured runs of the real stages on small parts of the input, for an estimate.
 
-The input of a store in the temporary folder grows from run to run, in one fresh process. The base model, most of the
-cost of a small run, is trained in the first one alone; that also pays for what a process loads once, so the others tell
-how a stage grows. Stages that read texts through a neural network, or train one, run apart on FEW_BYTES, and for the
-others vectors are shallow.
+One fresh process runs on a growing input, with a store in the temporary folder. Only the first run trains the base
+model, most of the cost of a small run, and loads what a process loads once, so the later runs tell how a stage grows.
+Stages that read texts through a neural network, or train one, run separately on FEW_BYTES; for the others vectors are
+shallow.
 """
 
 from __future__ import annotations
@@ -22,48 +22,47 @@ from dagster_divorder.engine.local import Worker
 from dagster_divorder.engine.memory import resident, with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.graph import Graph, default_graph
 from dagster_divorder.pipeline.prune import disk_use, prune
-from dagster_divorder.pipeline.run import run_all
 from dagster_divorder.pipeline.stage import Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.state import Receipt
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)
-"""Of what was drawn, at most."""
+"""Most shares of the excerpts that the runs use."""
 WHOLE_BYTES = 3 << 20
-"""An input that is no larger is run on once, whole."""
+"""An input that is no larger has one run, on all of it."""
 FEW_BYTES = (20_000, 80_000, 240_000)
 FEW_TOKENS = 100_000
-"""A small decoder is trained on as few, whatever the settings say."""
+"""Tokens that a small decoder is trained on, at most."""
 FEW_SHARE = 0.5
-"""Of a few documents of every source so many are held out: one of two."""
+"""The share of a few documents that is held out, so that every source has some."""
 NETWORKS = "pytorch"
-"""Among the kinds of stages that train a neural network, or read texts through one."""
+"""A kind of the stages that train a neural network, or read texts through one."""
 COMPILED_SECONDS = 1.5
-"""What a process loads for a stage takes no longer, compiling its kernels does, as it is once on a machine."""
+"""Loading a stage's libraries takes less; compiling its kernels, which happens once on a machine, takes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One stage in one run: wall and processor seconds, bytes of memory that the process held before, and by which it
-    rose at most (0: unknown), and whether it computed something."""
+    """One stage in one run: wall and processor seconds, bytes of memory before it and their rise at the peak (0:
+    unknown), and whether it computed something."""
 
     seconds: float
     processor: float
-    held: int
+    memory: int
     rise: int
     computed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One run: its stages, how large its corpus was, how many of its records were refused, bytes that it left by part
-    of the store, of the output, and by format of the exports; `error` ended it."""
+    """One run: its stages, the size of its corpus, its accepted and refused records, and the bytes that it left by part
+    of the store, in the output, and by format of the exports. error: what ended it, "" where nothing did."""
 
     stages: Mapping[str, Measured]
     size: Size
@@ -77,9 +76,9 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Runs on parts of the input, each on more of it than the one before. start: seconds until a process has its first
-    imports; `plain` and `settings`: runs of the stages without a neural network, and theirs; `few` and `few_settings`:
-    of the others. sampled: bytes of records that were there for them."""
+    """Runs on growing parts of the input. start: seconds until a process has its first imports. plain, settings: runs
+    of the stages without a neural network, and their settings. few, few_settings: of the other stages. sampled: bytes
+    of the excerpts."""
 
     start: float
     plain: Sequence[Sampled]
@@ -90,53 +89,53 @@ class Calibration:
 
 
 def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[str]) -> Calibration:
-    """Run stages on parts of each input's excerpt. Nothing is left.
+    """Run stages on parts of each input's excerpt, and leave nothing behind.
 
     Raises:
-        DivOrderError: what a run would raise.
+        DivOrderError: as a run.
     """
-    graph, plain = default_graph(), _shallow(settings)
-    held, total = (sum(getattr(excerpt, of) for excerpt in excerpts) for of in ("bytes", "total"))
-    wanted = [name for name in stages if graph[name].when(plain) and not _through_model(graph, plain, name)]
+    plain = _shallow(settings)
+    sampled = sum(excerpt.bytes for excerpt in excerpts)
+    total = sum(excerpt.total for excerpt in excerpts)
+
+    def through_model(stage: str) -> bool:
+        """Whether a stage, or one before it, runs a neural network."""
+        return any(NETWORKS in GRAPH[name].kinds_under(plain) for name in GRAPH.needed(plain, stage))
+
+    wanted = [name for name in stages if GRAPH[name].when(plain) and not through_model(name)]
     others = [name for name in stages if name not in wanted]
-    order = graph.needed(plain, *wanted)
+    order = GRAPH.needed(plain, *wanted)
     shares = [1.0]
     if total >= WHOLE_BYTES:
-        shares = [min(share, size / held) for share, size in zip(SHARES, PLAIN_BYTES, strict=True)]
+        shares = [min(share, size / sampled) for share, size in zip(SHARES, PLAIN_BYTES, strict=True)]
     with tempfile.TemporaryDirectory(prefix="divorder-estimate-") as temporary:
         folder = Path(temporary)
-        start, found = _in_a_process(plain, order, excerpts, shares, folder / "plain")
-        if len(found) > 1 and _compiled(found):
-            # What was compiled is kept on this machine.
-            start, found[:1] = _in_a_process(plain, order, excerpts, shares[:1], folder / "again")
+        start, runs = _in_a_process(plain, order, excerpts, shares, folder / "plain")
+        if len(runs) > 1 and _compiled(runs):
+            # The machine keeps compiled kernels, so a second first run has none to compile.
+            start, runs[:1] = _in_a_process(plain, order, excerpts, shares[:1], folder / "again")
         few_settings = _few(settings)
-        needed = graph.needed(few_settings, *others)
-        shares = [min(1.0, size / held) for size in FEW_BYTES]
+        needed = GRAPH.needed(few_settings, *others)
+        shares = [min(1.0, size / sampled) for size in FEW_BYTES]
         few = []
         if others:
             few = _in_a_process(few_settings, needed, excerpts, shares, folder / "few", lenient=True)[1]
-    return Calibration(start, found, few, plain, few_settings, held)
-
-
-def _through_model(graph: Graph, settings: Settings, stage: str) -> bool:
-    """Whether a stage, or one before it, runs a neural network."""
-    return any(NETWORKS in graph[name].kinds_under(settings) for name in graph.needed(settings, stage))
+    return Calibration(start, runs, few, plain, few_settings, sampled)
 
 
 def _shallow(settings: Settings) -> Settings:
-    """The same without vectors that need a model, or a row a record of the whole input."""
-    given = settings.selection
+    """The same settings without vectors from a model or from a file with a row per record of the whole input."""
     return settings.model_copy(
         update={
             "embedding": settings.embedding.model_copy(update={"kind": "shallow"}),
-            "selection": given.model_copy(update={"vectors": "shallow"}),
+            "selection": settings.selection.model_copy(update={"vectors": "shallow"}),
             "evidence": settings.evidence.model_copy(update={"tokens": None}),
         }
     )
 
 
 def _few(settings: Settings) -> Settings:
-    """The same with less to train."""
+    """The same settings with less to train."""
     advanced, evidence, heldout = settings.advanced, settings.evidence, settings.heldout
     tokens = min(advanced.decoder_tokens, FEW_TOKENS)
     documents = max(FEW_SHARE, heldout.share) if heldout.share else heldout.documents
@@ -151,17 +150,15 @@ def _few(settings: Settings) -> Settings:
 
 
 def _on_sample(settings: Settings, excerpts: Sequence[Excerpt], share: float, folder: Path) -> Settings:
-    """The same settings on a share of each excerpt, written into a folder; all that a run writes goes there."""
+    """The same settings on a share of each excerpt, which is written into a folder. A run writes only there."""
     folder.mkdir(exist_ok=True)
     parts = [excerpt.first(share) for excerpt in excerpts]
     paths = [str(part.write(folder, f"in-{at}")) for at, part in enumerate(parts)]
-    of_all = sum(part.bytes for part in parts) / max(1.0, sum(excerpt.total for excerpt in excerpts))
+    scale = sum(part.bytes for part in parts) / max(1.0, sum(excerpt.total for excerpt in excerpts))
 
     def scaled(section: Any, *names: str) -> Any:
-        given = {name: getattr(section, name) for name in names}
-        return section.model_copy(
-            update={name: max(1, int(of * of_all)) for name, of in given.items() if of is not None}
-        )
+        given = {name: value for name in names if (value := getattr(section, name)) is not None}
+        return section.model_copy(update={name: max(1, int(value * scale)) for name, value in given.items()})
 
     read = settings.input
     update: dict[str, Any] = {"paths": tuple(paths), "max_reject_share": 1.0}
@@ -202,75 +199,70 @@ def _in_a_process(
     *,
     lenient: bool = False,
 ) -> tuple[float, list[Sampled]]:
-    """Seconds until a fresh process is ready, and what it measures on growing shares of the excerpts. lenient: an error
-    ends that, and is told, since a few documents may be too few for a stage."""
-    begin, found = time.perf_counter(), list[Sampled]()
-    worker, at = Worker({}), settings
+    """(seconds until a fresh process is ready, its runs on growing shares of the excerpts). lenient: an error is
+    returned as part of its run, the last one, since a few documents may be too few for a stage."""
+    begin, runs = time.perf_counter(), list[Sampled]()
+    worker, on_sample = Worker({}), settings
     try:
-        worker(_loaded, 0)
+        # To call any function of this module, the process imports what a run imports.
+        worker(_shallow, settings)
         start = time.perf_counter() - begin
         for share in shares:
-            at = _on_sample(settings, excerpts, share, folder)
-            found.append(worker(partial(_measured, stages, lenient), at))
-            if found[-1].error:
+            on_sample = _on_sample(settings, excerpts, share, folder)
+            runs.append(worker(partial(_measured, stages, lenient), on_sample))
+            if runs[-1].error:
                 break
-        return start, found
+        return start, runs
     except DivOrderError as error:
-        said = str(error)
-        for path, excerpt in zip(at.input.paths, excerpts, strict=True):
-            said = said.replace(path, f"a sample of {excerpt.name}")
-        of_all = megabytes(sum(part.bytes for part in excerpts))
+        message = str(error)
+        for path, excerpt in zip(on_sample.input.paths, excerpts, strict=True):
+            message = message.replace(path, f"a sample of {excerpt.name}")
+        size = megabytes(sum(excerpt.bytes for excerpt in excerpts))
         raise type(error)(
-            f"{said} (in a run on {of_all} of the input, below {folder.parent.parent})"
+            f"{message} (in a run on {size} of the input, below {folder.parent.parent})"
         ) from None
     finally:
         worker.process.kill()
         worker.process.communicate()
 
 
-def _loaded(nothing: int) -> int:
-    """Called in a process, has it import what a run imports."""
-    default_graph()
-    return nothing
-
-
 def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampled:
     """Run stages one by one, and measure each."""
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     receipts: dict[str, Receipt] = {}
     error = ""
     for stage in stages:
-        begin, before, held = time.perf_counter(), _processor_seconds(), resident()
+        begin, before, memory = time.perf_counter(), _processor_seconds(), resident()
         try:
-            made, rise = with_peak_memory(partial(run_all, settings, Silent(), [stage]))
+            receipt_of_stage, rise = with_peak_memory(partial(run_all, settings, Silent(), [stage]))
         except DivOrderError as raised:
             if not lenient:
                 raise
             error = str(raised)
             break
-        receipts |= made
-        found[stage] = Measured(
+        receipts |= receipt_of_stage
+        measured[stage] = Measured(
             seconds=time.perf_counter() - begin,
             processor=_processor_seconds() - before,
-            held=held,
+            memory=memory,
             rise=rise or 0,
-            computed=bool(made[stage].facts["computed"]),
+            computed=bool(receipts[stage].facts["computed"]),
         )
     store = store_of(settings.store)
     with store.lease(wait=False):
-        # Of the first run on less.
-        prune(settings, store.open())
-    read, tokens = receipts["raw_docs"], receipts.get("token_counts")
+        # Results of the run before, on less input, do not count.
+        prune(GRAPH, settings, store.open())
+    read, tokens = receipts["raw_docs"].figures, receipts.get("token_counts")
     size = Size(
-        documents=read.figures["documents"],
-        bytes=read.figures["text_bytes"],
+        documents=read["documents"],
+        bytes=read["text_bytes"],
         tokens=tokens.figures["tokens"] if tokens else 0,
     )
     return Sampled(
-        stages=found,
+        stages=measured,
         size=size,
-        records=read.figures["records"],
-        refused=read.figures["rejected_records"],
+        records=read["records"],
+        refused=read["rejected_records"],
         store=disk_use(store),
         output=_bytes_in(Path(settings.output.path)),
         exports={name: _bytes_in(Path(settings.exports.path) / name) for name in settings.exports.formats},
@@ -279,9 +271,9 @@ def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampl
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(of.ru_utime + of.ru_stime for of in used)
+    """Seconds of this process, and of processes that it started and that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _bytes_in(folder: Path) -> int:

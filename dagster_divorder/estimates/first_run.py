@@ -1,13 +1,13 @@
-"""What a first run would take, before it: time a stage, memory and disk, here or on larger machines.
+"""Estimates of a first run: time per stage, memory and disk, here and on larger machines.
 
-The real stages run on a small part of the input (pipeline/calibration.py). Processor seconds of a stage are a fixed
+The real stages run on a small part of the input (estimates/calibration.py). Processor seconds of a stage have a fixed
 part and a part that grows with its amount of work (`Stage.amount`); a stage that was measured at one size only, such as
-a fit that is pinned, takes time in proportion to its amount. On this machine a stage is as far from its processor
-seconds as it was while measured, other work on the machine included. Workers share a stage from some size on
-(`Stage.shared_from`). Memory is that of the stage that takes most; it grows up to BLOCKS_BYTES of text, and then by
-DOCUMENT_BYTES a document (docs/decisions/scale.md).
-Known weakness: the part is small, so stages that take a thousandth of a second on it are known badly; among the
-documents of a part fewer are copies of one another; what object stores and networks add is not measured.
+a pinned fit, takes time in proportion to its amount. The ratio of wall time to processor seconds is taken as measured,
+which includes other work on the machine. Workers share a stage from some size on (`Stage.shared_from`). Memory is that
+of the stage that takes most; it grows up to BLOCKS_BYTES of text, and then by DOCUMENT_BYTES a document
+(docs/decisions/scale.md).
+Known weakness: stages that take milliseconds on the small part are measured badly; a part has fewer copies among its
+documents than the whole; the time that object stores and networks add is not measured.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.calibration import PLAIN_BYTES, WHOLE_BYTES, Calibration, Sampled, calibrate
-from dagster_divorder.pipeline.graph import default_graph
+from dagster_divorder.estimates.calibration import PLAIN_BYTES, WHOLE_BYTES, Calibration, Sampled, calibrate
 from dagster_divorder.pipeline.stage import PerDocument, Size, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import megabytes
 
 BLOCKS_BYTES = 64 << 20
 DOCUMENT_BYTES = 120
-"""Of memory in the driver: 48 MB a gigabyte of 411,000 documents, from 0.25 to 2 GB."""
+"""Memory of the driver: measured 48 MB for a gigabyte of 411,000 documents, from 0.25 to 2 GB."""
 WORKER_MEMORY = 400 << 20
 SMALL_TIMES = 10
-"""An input that is measured whole, once, tells of one so many times as large at most: its fixed part is not known."""
+"""From an input that is measured whole, once, estimates go up to so many times its size: its fixed part is unknown."""
 DAY = 24 * 3600.0
 WORKERS_COST = 1.2
-"""Processor seconds of what workers do, in place of one process."""
+"""Processor seconds of shared work, compared with one process."""
 LEAST_SHARE = 0.25
-"""Of the time on the largest part, so much grows with the input at least: noise must not make a stage free."""
+"""The least share of the time on the largest part that grows with the input: noise must not make a stage free."""
 MACHINES = ((1, 8), (1, 32), (1, 96), (4, 32), (16, 32))
-"""Machines and their cores that a larger run is told for."""
+"""(machines, cores of each) for estimates of a run that does not fit here."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """One stage: seconds on this machine (None: it could not be measured, and `why`), processor seconds, those of them
-    that workers can share, how many workers do here, memory at its peak in bytes, bytes that it leaves in the store."""
+    """One stage: seconds on this machine (None: it could not be measured; `why`), processor seconds, those of them that
+    workers can share, the number of workers here, bytes of memory at the peak, bytes that it leaves in the store."""
 
     stage: str
     seconds: float | None
@@ -63,8 +63,8 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`machines` of `cores` each: seconds of a run there, and bytes of memory for the first one, which drives the
-    others, and for each other one."""
+    """`machines` of `cores` each: seconds of a run there, and bytes of memory on the first one, which drives the
+    others, and on each other one."""
 
     machines: int
     cores: int
@@ -77,11 +77,11 @@ class Machine:
 class Estimate:
     """What a first run takes. All sizes are in bytes, all times in seconds.
 
-    file_bytes: of the input's files as they lie there, `text_bytes` and `tokens` of its texts; `sampled_bytes` of
-    records were measured on, in `calibration_seconds`; `measured_whole`: these were all. `seconds` of a run on this
-    machine, of which `start_seconds` before its first stage; `memory` at its peak; `store`, `output` and `exports` by
-    format on disk; `cores`, `memory_here` and `disk_here` are what this machine has (disk: None at a URL).
-    `machines`: where it fits, if not here, in a day; `notes`: in words, what else counts.
+    file_bytes: of the input's files as stored. text_bytes, tokens: of its texts. sampled_bytes: of the records that
+    were measured, in calibration_seconds. measured_whole: whether these were all records. seconds: of a run on this
+    machine, start_seconds of them before its first stage. memory: at the peak. store, output, exports (by format): on
+    disk. cores, memory_here, disk_here: of this machine (disk: None at a URL). machines: larger machines, if it does
+    not fit here. notes: further remarks, in words.
     """
 
     file_bytes: int
@@ -111,7 +111,7 @@ class Estimate:
 
     @property
     def fits_here(self) -> bool:
-        """Whether this machine has the memory and the disk, and a day is enough."""
+        """Whether memory, disk and a day on this machine are enough."""
         disk = self.disk_here is None or self.disk <= self.disk_here
         return disk and self.memory <= self.memory_here and self.seconds <= DAY
 
@@ -120,41 +120,41 @@ def make_estimate(
     settings: Settings, *stages: str, size: int | None = None, progress: Progress | None = None
 ) -> Estimate:
     """Estimate a first run of some stages, by default of all that an output needs. Takes some 20 s on two cores, more
-    where stages run neural networks; nothing is left in store or output.
+    where stages run neural networks; store and output stay as they are.
 
     Args:
-        size: bytes of files as these, for an input that is so large in place of this one.
+        size: bytes of files like these, for an input of that size in place of this one.
 
     Raises:
-        InputError: the input cannot be read, or holds nothing to use.
-        DivOrderError: what a run would raise.
+        InputError: the input cannot be read, or has no usable record.
+        DivOrderError: as a run.
     """
     begin = time.perf_counter()
-    graph = default_graph()
-    wanted = graph.needed(settings, *stages)
+    wanted = GRAPH.needed(settings, *stages)
     inputs = find_inputs(settings)
-    excerpts = [draw(found, PLAIN_BYTES[-1] // len(inputs)) for found in inputs]
+    excerpts = [draw(files, PLAIN_BYTES[-1] // len(inputs)) for files in inputs]
     total, stored = sum(excerpt.total for excerpt in excerpts), sum(excerpt.stored for excerpt in excerpts)
-    held = sum(excerpt.bytes for excerpt in excerpts)
-    if not held:
+    sampled = sum(excerpt.bytes for excerpt in excerpts)
+    if not sampled:
         raise InputError(
             f"{inputs[0].files[0]} holds no records; expected at least one JSONL line or Parquet row"
         )
     if size is not None:
         if total < WHOLE_BYTES and size > SMALL_TIMES * stored:
             raise InputError(
-                f"{megabytes(held)} of records are too few to tell what {size / 1e9:,.3g} GB of files take; name files "
-                f"of {megabytes(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
+                f"{megabytes(sampled)} of records are too few to tell what {size / 1e9:,.3g} GB of files take; name "
+                f"files of {megabytes(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
             )
         total *= size / stored
     (progress or Silent()).note(
-        f"running the stages on {megabytes(held)} of the input, in the temporary folder (some 20 s on two free cores)"
+        f"running the stages on {megabytes(sampled)} of the input, in the temporary folder (some 20 s on two free "
+        "cores)"
     )
     calibration = calibrate(settings, excerpts, wanted)
     last = calibration.plain[-1]
-    corpus = last.size.times(total / held)
+    corpus = last.size.times(total / sampled)
     workers = count_workers(settings.engine.workers)
-    rows = [_stage(graph[name], settings, calibration, corpus, workers) for name in wanted]
+    rows = [_stage(GRAPH[name], settings, calibration, corpus, workers) for name in wanted]
     sizes = [run.size.bytes for run in calibration.plain]
 
     def on_disk(values: Sequence[int]) -> int:
@@ -162,13 +162,13 @@ def make_estimate(
 
     memory = int(max(row.memory for row in rows) + DOCUMENT_BYTES * corpus.documents)
     several = any(row.workers > 1 for row in rows)
-    found = Estimate(
+    estimate = Estimate(
         file_bytes=size or stored,
         text_bytes=int(corpus.bytes),
         documents=int(corpus.documents),
         tokens=int(corpus.tokens),
-        sampled_bytes=held,
-        measured_whole=len(calibration.plain) == 1 and total == held,
+        sampled_bytes=sampled,
+        measured_whole=len(calibration.plain) == 1 and total == sampled,
         calibration_seconds=time.perf_counter() - begin,
         seconds=calibration.start + sum(row.seconds or 0.0 for row in rows),
         start_seconds=calibration.start,
@@ -186,16 +186,16 @@ def make_estimate(
         machines=(),
         notes=tuple(_notes(settings, calibration)),
     )
-    return found if found.fits_here else replace(found, machines=_machines(found, memory))
+    return estimate if estimate.fits_here else replace(estimate, machines=_machines(estimate, memory))
 
 
 def _stage(
     stage: Stage, settings: Settings, calibration: Calibration, corpus: Size, workers: int
 ) -> StageEstimate:
     name = stage.name
-    runs, own = calibration.plain, calibration.settings
+    runs, run_settings = calibration.plain, calibration.settings
     if name not in runs[0].stages:
-        runs, own = calibration.few, calibration.few_settings
+        runs, run_settings = calibration.few, calibration.few_settings
     runs = [run for run in runs if name in run.stages]
     if not runs:
         why = next((run.error for run in calibration.few if run.error), "not measured")
@@ -203,28 +203,29 @@ def _stage(
     computed = [run for run in runs if run.stages[name].computed] or runs[:1]
     sizes = [run.size for run in computed]
     if isinstance(stage, PerDocument) or name == "raw_docs":
-        # Each run computed what the one before had not.
+        # Each run computed only what the run before had not.
         before = [Size(0, 0, 0), *sizes]
         sizes = [
             Size(*(b - a for a, b in zip(*pair, strict=True))) for pair in zip(before, sizes, strict=False)
         ]
     measured = [run.stages[name] for run in computed]
-    amounts = [stage.amount(own, size) for size in sizes]
+    processors = [each.processor for each in measured]
+    amounts = [stage.amount(run_settings, size) for size in sizes]
     later = amounts[1:] or amounts
-    fixed, rate = _line(later, [of.processor for of in measured[-len(later) :]], LEAST_SHARE)
+    fixed, rate = _line(later, processors[-len(later) :], LEAST_SHARE)
     if len(measured) > 1:
-        # What a process loads once.
-        fixed += max(0.0, measured[0].processor - fixed - rate * amounts[0])
+        # The first run also loads what a process loads once.
+        fixed += max(0.0, processors[0] - fixed - rate * amounts[0])
     amount = stage.amount(settings, corpus)
     processor = fixed + rate * amount
-    slowness = sum(of.seconds for of in measured) / max(sum(of.processor for of in measured), 1e-6)
+    slowness = sum(each.seconds for each in measured) / max(sum(processors), 1e-6)
     at_once = min(workers, int(corpus.bytes) // stage.shared_from) if stage.shared_from else 1
     shared = rate * amount if stage.shared_from and corpus.bytes >= stage.shared_from else 0.0
     seconds = processor * slowness
     if at_once > 1:
         seconds = (fixed + shared * WORKERS_COST / at_once) * max(1.0, slowness)
-    rises = _line([stage.amount(own, _blocks(run.size)) for run in computed], [of.rise for of in measured])
-    rise = _at(rises, stage.amount(settings, _blocks(corpus)))
+    in_memory = [stage.amount(run_settings, _blocks(run.size)) for run in computed]
+    rise = _at(_line(in_memory, [each.rise for each in measured]), stage.amount(settings, _blocks(corpus)))
     disk = _line([run.size.bytes for run in runs], [_bytes_of(run, name) for run in runs])
     return StageEstimate(
         stage=name,
@@ -232,19 +233,19 @@ def _stage(
         processor_seconds=processor,
         shared_processor_seconds=shared,
         workers=max(1, at_once),
-        memory=int(measured[0].held + rise),
+        memory=int(measured[0].memory + rise),
         disk=int(_at(disk, corpus.bytes)),
     )
 
 
 def _blocks(size: Size) -> Size:
-    """What of a corpus is in memory at a time."""
+    """The part of a corpus that is in memory at a time."""
     return size.times(min(1.0, BLOCKS_BYTES / max(size.bytes, 1)))
 
 
 def _line(amounts: Sequence[float], values: Sequence[float], least: float = 0.0) -> tuple[float, float]:
-    """(fixed part, rate), neither below zero, through the first and the last of some values; of one amount all is
-    rate. least: a share of the last value that grows with the amount, whatever the first one was."""
+    """(fixed part, rate), neither below zero, of the line through the first and the last value; a single amount gives a
+    rate alone. least: the share of the last value that grows with the amount, at least."""
     (x, y), (low, value) = (amounts[-1], values[-1]), (amounts[0], values[0])
     if x <= low:
         return (0.0, y / x) if x else (y, 0.0)
@@ -258,15 +259,17 @@ def _at(line: tuple[float, float], amount: float) -> float:
 
 
 def _bytes_of(run: Sampled, stage: str) -> int:
-    """What a stage has in the store; what belongs to none is raw_docs'."""
-    own = sum(size for part, size in run.store.items() if part in (f"stages/{stage}", f"fits/{stage}"))
-    if stage != "raw_docs":
-        return own
-    return own + sum(size for part, size in run.store.items() if not part.startswith(("stages/", "fits/")))
+    """Bytes of a stage in the store; parts of no stage count for raw_docs."""
+    return sum(
+        size
+        for part, size in run.store.items()
+        if part in (f"stages/{stage}", f"fits/{stage}")
+        or (stage == "raw_docs" and not part.startswith(("stages/", "fits/")))
+    )
 
 
 def _free(settings: Settings) -> int | None:
-    """Bytes that are free where the store is to be; None where that is no folder of this machine."""
+    """Free bytes where the store will be; None where that is no folder of this machine."""
     place = settings.store.path
     if isinstance(place, Url):
         return None
@@ -293,14 +296,14 @@ def _notes(settings: Settings, calibration: Calibration) -> Iterator[str]:
         yield "the times are those of this machine, not of the Ray cluster"
 
 
-def _machines(found: Estimate, memory: int) -> tuple[Machine, ...]:
-    shared = sum(row.shared_processor_seconds for row in found.stages) * WORKERS_COST
-    alone = sum(row.processor_seconds - row.shared_processor_seconds for row in found.stages)
+def _machines(estimate: Estimate, memory: int) -> tuple[Machine, ...]:
+    shared = sum(row.shared_processor_seconds for row in estimate.stages) * WORKERS_COST
+    alone = sum(row.processor_seconds - row.shared_processor_seconds for row in estimate.stages)
     return tuple(
         Machine(
             machines=machines,
             cores=cores,
-            seconds=found.start_seconds + alone + shared / (machines * cores),
+            seconds=estimate.start_seconds + alone + shared / (machines * cores),
             memory=memory + cores * WORKER_MEMORY,
             worker_memory=cores * WORKER_MEMORY if machines > 1 else 0,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dagster_divorder.pipeline.estimate import Estimate, make_estimate
+from dagster_divorder.estimates.first_run import Estimate, make_estimate
 from dagster_divorder.propose import settings_for
 
 
