@@ -11,10 +11,10 @@ from dagster_divorder.errors import MissingPackageError
 
 EXTRAS = {
     "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
-    "grpc": ("ray", "grpcio", 'engine.kind = "ray" needs'),
+    "grpc": ("ray", "grpcio", 'engine.address = "ray" needs'),
     "imageio_ffmpeg": ("films", "imageio-ffmpeg", "films need"),
     "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
-    "ray": ("ray", "ray", 'engine.kind = "ray" needs'),
+    "ray": ("ray", "ray", 'engine.address = "ray" needs'),
 }
 """Package, by its name for import -> (extra, name for pip, feature that needs it)."""
 

@@ -35,11 +35,10 @@ def warm() -> None:
             {
                 "input": {"paths": [str(at / "docs.jsonl")], "source_field": "source"},
                 "store": {"path": at / "store"},
-                "output": {"path": at / "output", "plot": False},
+                "output": {"path": at / "output", "sidecars": ()},
                 "advanced": {"vocab_size": 512, "token_dims": 8},
                 "clusters": {"k": 4},
-                "k_calibration": {"values": [2, 3]},
-                "heldout": {"share": 0.1},
+                "heldout": {"documents": 0.1},
                 "exports": {"formats": ["parquet"], "path": at / "exports"},
                 "order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}},
                 "sequence": {"length": 64, "batch": 4},

@@ -291,7 +291,7 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
         base: dict[str, Any] = {
             "input": {"paths": [str(tmp_path / "docs.jsonl")]},
             "store": {"path": tmp_path / "store"},
-            "output": {"path": tmp_path / "curated", "plot": False},
+            "output": {"path": tmp_path / "curated", "sidecars": ()},
             "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
             "order": {"length_bins": 5},

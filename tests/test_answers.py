@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", topic_records(20))
     (folder / "divorder.toml").write_text(
         '[input]\npaths = ["docs.jsonl"]\n[advanced]\nvocab_size = 512\ntoken_dims = 16\n[clusters]\nk = 4\n'
-        '[sequence]\nlength = 64\nbatch = 4\n[output]\nplot = false\n[exports]\nformats = ["parquet"]\n'
+        '[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\nformats = ["parquet"]\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -39,8 +39,6 @@ film_frames = 4
 dtype = "float32"
 [clusters]
 k = 4
-[k_calibration]
-values = [2, 4]
 [order]
 length_bins = 5
 [sequence]
@@ -50,7 +48,7 @@ batch = 4
 path = "a store"
 [output]
 path = "curated"
-plot = false
+sidecars = []
 """
 
 Ask = Callable[..., dict[str, Any]]
@@ -214,7 +212,7 @@ def test_settings_hold_no_stage_that_no_question_or_verb_reaches() -> None:
     settings = Settings(
         selection={"method": "random", "documents": 1},
         evidence={"tokens": 1000},
-        heldout={"share": 0.1},
+        heldout={"documents": 0.1},
         exports={"formats": ["parquet"]},
     )
     reached = {name for stage in asked | verbs for name in GRAPH.needed(settings, stage)}

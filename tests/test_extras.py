@@ -124,6 +124,6 @@ def test_results_of_a_store_at_a_url_an_engine_and_ranks_are_refused_without_the
     with pytest.raises(MissingPackageError, match="objects"):
         load_results("s3://bucket/store")
     with pytest.raises(MissingPackageError, match=r"\[ray\]"):
-        open_engine(Engine(kind="ray"), str)
+        open_engine(Engine(address="ray"), str)
     with pytest.raises(MissingPackageError, match="tensor-parallel"):
         Group(2, "cpu")

@@ -46,7 +46,10 @@ def test_the_settings_examples_load(tmp_path: Path) -> None:
     own, evidence, many_machines = loaded
     assert evidence.evidence.tokens and evidence.holds_out
     assert own.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
-    assert (many_machines.store.path, many_machines.engine.kind) == ("s3://training/store", "ray")
+    assert (many_machines.store.path, many_machines.engine.address) == (
+        "s3://training/store",
+        "10.0.0.1:6379",
+    )
 
 
 def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:

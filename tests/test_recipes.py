@@ -36,7 +36,7 @@ SMALL = {
     "clusters": {"k": 4},
     "order": {"length_bins": 5},
     "sequence": {"length": 64, "batch": 4},
-    "output": {"plot": False},
+    "output": {"sidecars": ()},
     "engine": {"workers": 1},
 }
 FROZEN = 8 * 64 * 4
@@ -229,8 +229,7 @@ def own_embeddings(case: Case) -> None:
     clusters = case.run(*case.recipe).documents["cluster"].to_numpy().reshape(4, -1)
     assert len(set(clusters[:, 0].tolist())) == 4
     assert (clusters == clusters[:, :1]).all()
-    spaces = {"ari_comparison": {"spaces": ["shallow", "external"]}}
-    case.write(*case.recipe, spaces, {"advanced": {"film_frames": 2}})
+    case.write(*case.recipe, {"advanced": {"film_frames": 2}})
     case.divorder("report", "--all")
     assert "external" in (case.folder / "divorder/curated/ordering_report.html").read_text()
 
@@ -251,7 +250,9 @@ def worth_it(case: Case) -> None:
     table = case.divorder("compare")
     for strategies in product(comparison["comparison"]["documents"], comparison["comparison"]["sequences"]):
         assert re.search("^{} +{} ".format(*strategies), table, re.M), strategies
-    case.write(evidence, {"heldout": {"share": 0.1}, "evidence": {"tokens": 512, "seeds": 1, "epochs": 1}})
+    case.write(
+        evidence, {"heldout": {"documents": 0.1}, "evidence": {"tokens": 512, "seeds": 1, "epochs": 1}}
+    )
     said = case.divorder("prove")
     for order in evidence["evidence"]["orders"]:
         assert re.search(rf"^{order} ", said, re.M), order

@@ -48,7 +48,7 @@ def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "conf/own.toml"
     file.write_text(
         '[input]\npaths = ["in/*.jsonl", "/abs/x.jsonl"]\n[store]\npath = "../st"\n[model]\nbase = "model"\n'
-        '[heldout]\npaths = ["valid.jsonl"]\n'
+        '[heldout]\ndocuments = ["valid.jsonl"]\n'
     )
     settings = load_settings(file, environ={})
     assert settings.input.paths == (str(tmp_path / "conf/in/*.jsonl"), "/abs/x.jsonl")
@@ -81,7 +81,6 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
         ({"DIVORDER_CLUSTERS__K": "many"}, ["clusters.k", "'many'", "integer"]),
         ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "from 1 to 1,000,000"]),
-        ({"DIVORDER_CLUSTERS__ALGORITHM": "fais"}, ["clusters.algorithm", "'faiss' or 'minibatch'"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
@@ -128,15 +127,8 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
             ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
-        (
-            {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
-            ["ari_comparison.spaces is ['shallow', 'external']", "embedding.path is unset"],
-        ),
-        (
-            {"DIVORDER_ARI_COMPARISON__SPACES": '["deep", "deep"]'},
-            ["ari_comparison.spaces", "two kinds of vectors"],
-        ),
-        ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
+        ({"DIVORDER_HELDOUT__DOCUMENTS": "0.7"}, ["heldout.documents = 0.7", "less than or equal to 0.5"]),
+        ({"DIVORDER_CLUSTERS__METHOD": "l2"}, ["clusters.method", "'cosine', 'euclidean' or 'minibatch'"]),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
             ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
@@ -184,14 +176,14 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: nothing has a share; give values"),
         (
             "[mixing]\nweights = 3",
-            "mixing.weights = 3: Input should be 'natural', 'sqrt', 'temperature' or 'unimax', or a table",
+            "mixing.weights = 3: Input should be less than or equal to 1",
         ),
         ("[selection]\nalpha = -1", "selection.alpha = -1: Input should be greater than or equal to 0"),
         (
             "[selection]\nalpha = [0.0, 2.0]",
             "selection.alpha.1 = 2.0: Input should be less than or equal to 1",
         ),
-        ("[heldout]\nshare = nan", "heldout.share = nan: Input should be a finite number"),
+        ("[heldout]\ndocuments = nan", "heldout.documents = nan: Input should be a finite number"),
         (
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
@@ -233,6 +225,19 @@ def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
     assert get_args(Format) == tuple(FORMATS)
 
 
+@pytest.mark.parametrize(
+    ("embedding", "compared"),
+    [
+        ({"kind": "deep"}, ("shallow", "deep")),
+        ({"kind": "deep", "path": "own.npy"}, ("deep", "external")),
+        ({"kind": "external", "path": "own.npy"}, ("shallow", "external")),
+        ({"kind": "auto", "path": "own.npy"}, ("shallow", "external")),
+    ],
+)
+def test_vectors_of_your_own_are_compared_where_there_are_some(embedding: dict, compared: tuple) -> None:
+    assert Settings(embedding=embedding).embedding.compared == compared
+
+
 def test_settings_are_frozen() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
@@ -246,9 +251,9 @@ CHANGES = [
     ("base_model", {"advanced": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("centroids", {"clusters": {"k": 7}}),
-    ("centroids", {"clusters": {"metric": "euclidean"}}),
-    ("k_calibration", {"clusters": {"metric": "euclidean"}}),
-    ("ari_comparison", {"clusters": {"algorithm": "minibatch"}}),
+    ("centroids", {"clusters": {"method": "euclidean"}}),
+    ("k_calibration", {"clusters": {"method": "euclidean"}}),
+    ("ari_comparison", {"clusters": {"method": "minibatch"}}),
     pytest.param(
         "external_embeddings",
         {"embedding": {"nan_as_zero": True}},
@@ -259,7 +264,7 @@ CHANGES = [
     ("sequence_order", {"sequence": {"epochs": 2}}),
     ("diversity_metrics", {"sequence": {"length": 77}}),
     ("strategy_comparison", {"comparison": {"documents": ("random",)}}),
-    ("curated_output", {"output": {"sidecars": True}}),
+    ("curated_output", {"output": {"sidecars": ("plot", "arrays")}}),
 ]
 
 
@@ -571,9 +576,9 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
         input={"paths": [str(tmp_path / "docs.jsonl")]},
         store={"path": tmp_path / "store"},
         output={"path": output},
-        heldout={"paths": [str(output / "heldout.parquet")]},
+        heldout={"documents": [str(output / "heldout.parquet")]},
     )
-    with pytest.raises(SettingsError, match=r"heldout.paths .* lies in output.path"):
+    with pytest.raises(SettingsError, match=r"heldout.documents .* lies in output.path"):
         refuse_overlap(settings)
 
 

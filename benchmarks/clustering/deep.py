@@ -89,7 +89,7 @@ def main() -> None:
                 settings = Settings(
                     input={"paths": [str(options.corpus)], "source_field": options.labels},
                     store={"path": folder},
-                    output={"plot": False},
+                    output={"sidecars": ()},
                     clusters={"k": options.k},
                     seed=seed,
                     **sections,

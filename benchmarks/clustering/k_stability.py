@@ -48,7 +48,7 @@ def main() -> None:
             input={"paths": [str(corpus)]},
             store={"path": f"{folder}/store"},
         ).refitting("k_calibration")
-        values = settings.k_calibration.values
+        values = settings.clusters.tried
         for number in range(options.times + 1):
             kept = np.ones(len(lines), bool)
             if number:

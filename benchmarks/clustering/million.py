@@ -71,7 +71,6 @@ def _prepare(folder: Path, vectors: int, dims: int, k: int) -> dict[str, str]:
         "DIVORDER_EMBEDDING__KIND": "external",
         "DIVORDER_EMBEDDING__PATH": str(matrix),
         "DIVORDER_CLUSTERS__K": str(k),
-        "DIVORDER_CLUSTERS__REFIT": "now",
     }
     start = time.perf_counter()
     run_pipeline(environ, "raw_docs,external_embeddings")

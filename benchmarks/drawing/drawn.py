@@ -36,7 +36,7 @@ def main() -> None:
         copies = (marked(line, copy) if copy else line for copy in count() for line in lines)
         corpus.write_bytes(b"".join(islice(copies, options.documents)))
         environ = environment(corpus, folder, "bootstrap") | {
-            "DIVORDER_OUTPUT__PLOT": "true",
+            "DIVORDER_OUTPUT__SIDECARS": '["plot"]',
             "DIVORDER_ADVANCED__FILM_FRAMES": str(options.frames),
         }
         stages = ["raw_docs", "base_model", "token_counts", "shallow_embeddings"]

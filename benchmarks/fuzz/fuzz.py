@@ -123,7 +123,7 @@ def settings(folder: Path) -> Settings:
     return Settings(
         input={"paths": [str(folder / "in.jsonl")], "max_reject_share": 1.0},
         store={"path": folder / "store"},
-        output={"path": folder / "out", "plot": False},
+        output={"path": folder / "out", "sidecars": ()},
         advanced={"vocab_size": 1024, "token_dims": 16},
         clusters={"k": 10},
         order={"traits": {"cluster": 1.0, "length": 1.0, "score": 1.0, "source": 1.0}, "length_bins": 20},

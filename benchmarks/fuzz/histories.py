@@ -122,7 +122,7 @@ class History:
 
     def draw_settings(self) -> Sections:
         draw, traits = self.draw, ["cluster", "length", "source"]
-        weights: Any = draw.choice([None, "natural", "sqrt", "temperature", "unimax", "table", "table"])
+        weights: Any = draw.choice([None, "natural", "sqrt", 0.3, "unimax", "table", "table"])
         trait = draw.choice(["source", "source", "cluster", "length"])
         if weights == "table":
             names = {"source": list("abc"), "cluster": list("012"), "length": ["bin 0", "bin 1", "bin 2"]}
@@ -143,9 +143,9 @@ class History:
             selection |= {"method": method, budget[0]: budget[1]}
             if method == "quality" or draw.random() < 0.3:
                 selection["quality"] = "good"
-        heldout: dict[str, Any] = {"share": draw.choice([None, None, 0.1, 0.3, 0.5])}
-        if heldout["share"] is None and draw.random() < 0.2:
-            heldout = {"paths": [str(self.folder / "heldout.jsonl")]}
+        heldout: dict[str, Any] = {"documents": draw.choice([None, None, 0.1, 0.3, 0.5])}
+        if heldout["documents"] is None and draw.random() < 0.2:
+            heldout = {"documents": [str(self.folder / "heldout.jsonl")]}
         return {
             "input": {
                 "source_field": draw.choice([None, "source"]),
@@ -199,7 +199,7 @@ class History:
         base: Sections = {
             "input": {"paths": [str(self.folder / "in.jsonl")]},
             "store": {"path": self.folder / f"{place}store"},
-            "output": {"path": self.folder / f"{place}out", "plot": False},
+            "output": {"path": self.folder / f"{place}out", "sidecars": ()},
             "advanced": {"vocab_size": 512, "token_dims": 8},
             "clusters": {"k": 3},
             "engine": {"workers": 1},

@@ -67,8 +67,8 @@ class Corpus:
         total = int(self.sizes.sum())
         if mix != "by hand":
             factor = {"half": 0.5, "twice": 2.0}.get(mix, 1.0)
-            rule = "temperature" if mix.startswith("temperature") else "natural"
-            return plan_mix(rule, sizes, exponent=0.5, total_tokens=round(total * factor))
+            rule = 0.5 if mix.startswith("temperature") else "natural"
+            return plan_mix(rule, sizes, total_tokens=round(total * factor))
         epochs = np.full(len(sizes), 0.75)
         epochs[np.argsort(self.sizes)[-2:]] = 0.5
         epochs[np.abs(self.sizes / total - 0.008).argmin()] = 3.0

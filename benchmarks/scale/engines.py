@@ -30,7 +30,7 @@ TIMED = ("state.json", "states", "format.json", "lease", "curated_meta.json")
 WORKERS = 2
 
 
-def run(folder: Path, kind: str, address: str | None, worker_bytes: int) -> None:
+def run(folder: Path, address: str, worker_bytes: int) -> None:
     """In a process of its own: one run; prints the seconds of each stage, and of all."""
     start = time.perf_counter()
     from dagster_divorder.engine.progress import Silent
@@ -44,8 +44,8 @@ def run(folder: Path, kind: str, address: str | None, worker_bytes: int) -> None
         {
             "input": {"paths": (str(folder / "docs.jsonl"),)},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "output", "plot": False},
-            "engine": {"kind": kind, "address": address, "workers": WORKERS},
+            "output": {"path": folder / "output", "sidecars": ()},
+            "engine": {"address": address, "workers": WORKERS},
         }
     )
     made = run_all(settings, Silent())
@@ -99,11 +99,11 @@ def main() -> None:
                 if kind == "joined":
                     os.environ.update(environment)
                     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": WORKERS})
-                address = str(cluster.address) if cluster else "-"
+                address = str(cluster.address) if cluster else kind
                 if kind == "ray":
                     # Else it would join what another program has started here.
                     environment["RAY_ADDRESS"] = "local"
-                command = [sys.executable, __file__, str(folder), kind, address, str(given.worker_bytes)]
+                command = [sys.executable, __file__, str(folder), address, str(given.worker_bytes)]
                 out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
                 walls[kind].append(json.loads(out.splitlines()[-1]))
                 if cluster:
@@ -126,8 +126,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5 and sys.argv[4].isdigit():
-        kind = "local" if sys.argv[2] == "local" else "ray"
-        run(Path(sys.argv[1]), kind, None if sys.argv[3] == "-" else sys.argv[3], int(sys.argv[4]))
+    if len(sys.argv) == 4 and sys.argv[3].isdigit():
+        run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     else:
         main()

@@ -34,17 +34,14 @@ from tests.cluster import letters  # noqa: E402
 folder = Path({folder!r})
 letters.SECONDS = {seconds!r}
 letters.corpus(folder)
-letters.run_letters(letters.settings(folder, {store!r}, kind={kind!r}, address={address!r}), Silent(), {stages!r})
+letters.run_letters(letters.settings(folder, {store!r}, address={address!r}), Silent(), {stages!r})
 """
 SECONDS = 0.5
 """That a call takes: a run is mostly calls."""
 
 
-def start(folder: Path, store: str, address: str | None, stages: list[str]) -> subprocess.Popen[bytes]:
-    kind = "ray" if address else "local"
-    code = RUN.format(
-        folder=str(folder), seconds=SECONDS, store=store, kind=kind, address=address, stages=stages
-    )
+def start(folder: Path, store: str, address: str, stages: list[str]) -> subprocess.Popen[bytes]:
+    code = RUN.format(folder=str(folder), seconds=SECONDS, store=store, address=address, stages=stages)
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
 
@@ -56,7 +53,7 @@ def trial(nodes: Nodes, folder: Path, what: str, after: int) -> tuple[bool, str]
             shutil.rmtree(path)
         else:
             Path(path).unlink(missing_ok=True)
-    assert start(folder, "ray", None, ["raw_docs"]).wait() == 0
+    assert start(folder, "ray", "local", ["raw_docs"]).wait() == 0
     process = start(folder, "ray", nodes.address, ["letters"])
     began = time.monotonic()
     while len(letters.calls(settings)) < after and process.poll() is None:
@@ -106,7 +103,7 @@ def main() -> int:
     nodes = Nodes()
     with tempfile.TemporaryDirectory(prefix="divorder-faults-") as temporary:
         folder = Path(temporary)
-        assert start(folder, "local", None, ["raw_docs", "letters"]).wait() == 0
+        assert start(folder, "local", "local", ["raw_docs", "letters"]).wait() == 0
         fragments = len(letters.stored(letters.settings(folder, "local")))
         for _ in range(given.kills):
             good, seen = trial(

@@ -1,7 +1,7 @@
 """How long after lines are appended does the output hold them, with `dagster dev` left running?
 
     .venv/bin/python benchmarks/speed/watched.py FILE.jsonl [--model DIRECTORY]
-        [--appends 5] [--interval 4] [--settle 2] [--scratch FOLDER]
+        [--appends 5] [--settle 2] [--scratch FOLDER]
 
 All but a percent of the lines are run first, with the job `curate`; then what is held back is appended in parts, at
 moments that have nothing to do with the sensor's. Seconds from the end of an append until the run is asked for, until
@@ -21,6 +21,7 @@ sys.path[:0] = [str(ROOT)]
 
 from shared import parser  # noqa: E402
 
+from dagster_divorder.defs.automation import INTERVAL_SECONDS  # noqa: E402
 from tests.ui.dagster_dev import DagsterDev, until  # noqa: E402
 
 LIMIT_S = 600
@@ -30,7 +31,6 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("input", type=Path)
     made.add_argument("--appends", type=int, default=5)
-    made.add_argument("--interval", type=int, default=4)
     made.add_argument("--settle", type=float, default=2)
     options = made.parse_args()
     lines = options.input.read_bytes().splitlines(keepends=True)
@@ -42,7 +42,7 @@ def main() -> None:
         (folder / "divorder.toml").write_text(
             f'[input]\npaths = ["{corpus}"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
             f'[model]\nbase = "{options.model}"\n'
-            f"[advanced]\ninterval_seconds = {options.interval}\nsettle_seconds = {options.settle}\n"
+            f"[advanced]\nsettle_seconds = {options.settle}\n"
         )
         start = time.monotonic()
         with DagsterDev(folder) as dev:
@@ -51,7 +51,7 @@ def main() -> None:
                 raise SystemExit(f"the first run: {ended}")
             print(f"{'appended':>10}{'run asked for':>16}{'first stage':>14}{'output':>10}")
             for number in range(options.appends):
-                time.sleep(random.uniform(0, options.interval))
+                time.sleep(random.uniform(0, INTERVAL_SECONDS))
                 new = held_back[number :: options.appends]
                 runs, before = set(dev.runs()), manifest.stat().st_ino
                 with corpus.open("ab") as file:

@@ -88,8 +88,8 @@ def _elsewhere(costs: Estimate) -> list[Part]:
     return [
         *parts,
         TextTable(rows),
-        'Cores as fast as these, nothing else running; several machines: engine.kind = "ray" and a store that all of '
-        "them see (docs/cluster.md).",
+        'Cores as fast as these, nothing else running; several machines: engine.address = "ray" and a store that all '
+        "of them see (docs/cluster.md).",
     ]
 
 

@@ -69,7 +69,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     if settings.evidence.tokens is None:
         raise InputError(
             "evidence.tokens is unset, so that nothing is trained; set it to the tokens of an epoch, such as "
-            "4_000_000, and heldout.share to what is validated on, such as 0.01"
+            "4_000_000, and heldout.documents to what is validated on, such as 0.01"
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))

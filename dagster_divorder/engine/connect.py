@@ -10,14 +10,14 @@ from dagster_divorder.settings.sections import Engine as EngineSettings
 
 
 def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
-    """The engine of `engine.kind`, ready for calls; the caller closes it. unseen: picklable; says what the machine on
-    which it runs lacks, "" for nothing.
+    """The engine at `engine.address`, ready for calls; the caller closes it. unseen: picklable; says what the machine
+    on which it runs lacks, "" for nothing.
 
     Raises:
         SettingsError: the engine is missing or cannot be used.
     """
-    if settings.kind == "ray":
-        from dagster_divorder.engine.ray import RayEngine
+    if settings.address == "local":
+        return LocalEngine(count_workers(settings.workers))
+    from dagster_divorder.engine.ray import RayEngine
 
-        return RayEngine(settings.address, settings.workers, unseen)
-    return LocalEngine(count_workers(settings.workers))
+    return RayEngine(None if settings.address == "ray" else settings.address, settings.workers, unseen)

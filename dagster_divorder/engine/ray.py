@@ -297,5 +297,5 @@ def _need_ray_at(address: str) -> None:
                 raise SettingsError(
                     f"no Ray answers at {address} ({error.details()}); expected the host:port of a running head in "
                     "engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), or "
-                    "none, for a Ray of this machine's own"
+                    'engine.address = "ray" without RAY_ADDRESS, for a Ray of this machine\'s own'
                 ) from None

@@ -138,12 +138,13 @@ def _few(settings: Settings) -> Settings:
     """The same settings with less to train."""
     advanced, evidence, heldout = settings.advanced, settings.evidence, settings.heldout
     tokens = min(advanced.decoder_tokens, FEW_TOKENS)
+    documents = max(FEW_SHARE, heldout.share) if heldout.share else heldout.documents
     less = {"seeds": 1, "epochs": 1, "budget_seconds": None}
     return settings.model_copy(
         update={
             "advanced": advanced.model_copy(update={"decoder_tokens": tokens}),
             "evidence": evidence.model_copy(update=less),
-            "heldout": heldout.model_copy(update={"share": heldout.share and max(FEW_SHARE, heldout.share)}),
+            "heldout": heldout.model_copy(update={"documents": documents}),
         }
     )
 

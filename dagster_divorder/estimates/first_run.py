@@ -292,7 +292,7 @@ def _notes(settings: Settings, calibration: Calibration) -> Iterator[str]:
         )
     for error in dict.fromkeys(run.error for run in calibration.few if run.error):
         yield f"on a few documents a stage could not run, and is not in the time: {error}"
-    if settings.engine.kind == "ray":
+    if settings.engine.address != "local":
         yield "the times are those of this machine, not of the Ray cluster"
 
 

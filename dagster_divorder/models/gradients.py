@@ -199,7 +199,7 @@ def _is_linear(layer: Any) -> bool:
 class GradientModel(Model):
     """A loaded model that gives the projected gradients of a batch of windows when it is called."""
 
-    relief = "lower gradients.max_tokens or gradients.layers"
+    relief = "lower gradients.layers"
 
     def __init__(
         self, module: Any, spec: EmbeddingSpec, proxy: Proxy, *, layers: int, dims: int, seed: int

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,6 @@ class Task:
     class_count: int
     seed: int
     learning_rate: float
-    schedule: Literal["cosine", "constant"]
     batch: int
     epochs: int
     attend_within_documents: bool
@@ -323,7 +322,7 @@ class _Loop:
         ranks: dict[int, list[NDArray[np.float64]]] = {end: [] for end in ranked}
         for step, (inputs, labels) in enumerate(self.stream):
             for group in self.optimiser.param_groups:
-                group["lr"] = task.learning_rate * rate(step, steps, task.schedule)
+                group["lr"] = task.learning_rate * rate(step, steps)
             loss = self._backward(inputs, labels)
             if not math.isfinite(loss):
                 advance((steps - step) * task.batch * self.length)  # nothing is left to do
@@ -480,13 +479,11 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
     return float((values**2).sum()) / largest**2 if largest > 0 else math.nan
 
 
-def rate(step: int, steps: int, schedule: Literal["cosine", "constant"]) -> float:
+def rate(step: int, steps: int) -> float:
     """The factor of the learning rate at a step."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm
-    if schedule == "constant":
-        return 1.0
     done = (step + 1 - warm) / max(1.0, steps - warm)
     return LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * done))
 

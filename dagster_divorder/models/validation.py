@@ -146,7 +146,7 @@ def _open(file: Path) -> ParquetFile:
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
             f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
-            "(heldout.share or heldout.paths), or a Parquet file of held-out documents"
+            "(heldout.documents), or a Parquet file of held-out documents"
         ) from error
     if missing := set(COLUMNS) - set(parquet.schema_arrow.names):
         raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")

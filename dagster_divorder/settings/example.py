@@ -2,8 +2,8 @@
 
     python -m dagster_divorder.settings.example > divorder.example.toml
 
-What it says of a section is the docstring of its model, and of a key the text below its field; `examples` of a field
-that is unset by default show what it may be.
+A section's comment is the docstring of its model, a key's comment the text below its field. A field that is unset by
+default shows the first of its `examples`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _lines(section: type[BaseModel]) -> Iterator[str]:
 
 
 def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of a model, as its source has it."""
+    """The text below each field of a model, from its source."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     texts = dict.fromkeys(model.model_fields, "")
@@ -87,9 +87,9 @@ def _comment(text: str) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML has it."""
+    """A value in TOML."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{key} = {_toml(of)}" for key, of in value.items())
+        inner = ", ".join(f"{key} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"

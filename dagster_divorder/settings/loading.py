@@ -27,7 +27,7 @@ CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
 
 WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
-"""Problems of a value that is of another type than the one that it was tried as."""
+"""Types of pydantic's problems that mean: the value has another type than the one that was tried."""
 
 
 def load_settings(
@@ -57,8 +57,7 @@ def load_settings(
 
 
 def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
-    """Write values by key (`section.key`) into a TOML file, whose other lines and comments stay as they are; the file
-    is replaced whole.
+    """Write values by key (`section.key`) into a TOML file. Other lines and comments stay; the file is replaced whole.
 
     Raises:
         SettingsError: the file cannot be read or written, or the environment sets one of the keys, which would win.
@@ -77,7 +76,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
         section, name = key.split(".")
         table = document.setdefault(section, tomlkit.table())
         if isinstance(table, tomlkit.items.Table) and table.is_super_table():
-            # A section of nothing but tables has no head; the new one would repeat that of the first.
+            # A section that holds only tables has no header of its own; a new one must not repeat the trivia of theirs.
             table._trivia = tomlkit.items.Trivia(trail="\n")
         if isinstance(value, tuple):
             listed = tomlkit.array()
@@ -95,11 +94,11 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
 
 
 def refuse_overlap(settings: Settings) -> None:
-    """Make sure that nothing is written where something is read. (A store or an output *below* an input folder is no
-    fault: it is passed over when the folder is read.)
+    """Check that no input lies where files are written. (A store or an output *below* an input folder is allowed:
+    reading the folder skips it.)
 
     Raises:
-        SettingsError: store, output and exports overlap, or an input lies in one of them.
+        SettingsError: store, output, exports or cache overlap, or an input lies in one of them.
     """
     written = {"store.path": settings.store.path, "output.path": settings.output.path}
     if settings.exports.formats:
@@ -107,15 +106,16 @@ def refuse_overlap(settings: Settings) -> None:
     if settings.store.cache:
         written["store.cache"] = settings.store.cache
     real = {key: real_place(path) for key, path in written.items()}
-    for one, other in permutations(written, 2):
-        if _is_in(real[one], real[other]):
+    for inner, outer in permutations(written, 2):
+        if _is_in(real[inner], real[outer]):
             raise SettingsError(
-                f"{one} {written[one]} and {other} {written[other]} overlap; expected two folders, neither in the other"
+                f"{inner} {written[inner]} and {outer} {written[outer]} overlap; expected two folders, neither in the "
+                "other"
             )
-    read = [("input.paths", path) for path in settings.input.paths]
-    read += [("heldout.paths", path) for path in settings.heldout.paths]
-    read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
-    for key, pattern in read:
+    sources = [("input.paths", path) for path in settings.input.paths]
+    sources += [("heldout.documents", path) for path in settings.heldout.paths]
+    sources += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
+    for key, pattern in sources:
         for place, folder in real.items():
             if _is_in(real_place(_fixed_beginning(pattern)), folder):
                 raise SettingsError(
@@ -125,12 +125,12 @@ def refuse_overlap(settings: Settings) -> None:
 
 
 def _is_in(path: str, folder: str) -> bool:
-    """Whether a real path, or a URL, is a folder or something in it."""
+    """Whether a real path or URL is the folder itself or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _fixed_beginning(pattern: str) -> str:
-    """The path of a file or folder itself; of a glob the folders before the first one with a wildcard."""
+    """The path of a file or folder; for a glob, the folders before the first wildcard."""
     if os.path.exists(pattern):
         return pattern
     while glob.has_magic(pattern):
@@ -139,10 +139,10 @@ def _fixed_beginning(pattern: str) -> str:
 
 
 def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
-    """The file that `load_settings` reads, None where there is none.
+    """The file that `load_settings` reads, None if there is none.
 
     Raises:
-        SettingsError: one is named, and is not there.
+        SettingsError: the named file does not exist.
     """
     named = config or environ.get(CONFIG_VARIABLE)
     path = Path(named) if named else Path(DEFAULT_FILE)
@@ -156,7 +156,7 @@ def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        # Editors of Windows put a byte-order mark before it.
+        # Editors on Windows write a byte-order mark first.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML, which is UTF-8: {error}") from None
@@ -165,7 +165,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the environment sets, over the `data` of the file: lists, tables and whole sections as JSON."""
+    """The values in the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's."""
     given: dict[str, Any] = {}
     for name, text in sorted((name.lower(), text) for name, text in environ.items()):
         if not name.startswith(ENV_PREFIX.lower()) or name == CONFIG_VARIABLE.lower():
@@ -203,7 +203,7 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         if problem := renamed(key):
             raise SettingsError(f"environment variable {name}: {problem}")
         section = key.split(".")[0]
-        # Keys of a section that there was are named by their new names, once they are read.
+        # Sections of earlier versions pass: their keys get a message with the new name when they are validated.
         if section not in {*Settings.model_fields, *(old.split(".")[0] for old in RENAMED)}:
             raise SettingsError(
                 f"environment variable {name} is no setting: unknown section {section!r}"
@@ -212,40 +212,40 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 
 
 def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already.
+    """Make paths absolute, relative to the folder of the settings file. URLs stay.
 
     Raises:
         SettingsError: a path cannot be used; see `why_unusable`.
     """
 
-    # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
+    # os.path takes any text; `Path.expanduser` raises for unknown users.
     def absolute(path: str | Path) -> str:
-        found = os.path.normpath(base / os.path.expanduser(path))
-        if why := why_unusable(found):
+        whole = os.path.normpath(base / os.path.expanduser(path))
+        if why := why_unusable(whole):
             raise SettingsError(why)
-        return found
+        return whole
 
     def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(path if is_url(path) else absolute(path) for path in paths)
 
-    def absolute_place(place: Place) -> Place:
-        return place if isinstance(place, Url) else Path(absolute(place))
+    def absolute_place(place: Place | None) -> Place | None:
+        return place if place is None or isinstance(place, Url) else Path(absolute(place))
 
     def absolute_model(model: str) -> str:
         local = model.startswith((".", "~")) or os.path.isdir(base / model)
         return absolute(model) if local and model != "bootstrap" else model
 
-    deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
-    places: dict[str, dict[str, Any]] = {
-        "heldout": {"paths": absolute_paths(settings.heldout.paths)},
-        "store": {"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))},
+    deep, store = settings.deep, settings.store
+    changes: dict[str, dict[str, Any]] = {
+        "heldout": {"documents": absolute_paths(settings.heldout.paths) or settings.heldout.share},
+        "store": {"path": absolute_place(store.path), "cache": absolute_place(store.cache)},
         "output": {"path": absolute_place(settings.output.path)},
         "exports": {"path": absolute_place(settings.exports.path)},
         "model": {"base": absolute_model(settings.model.base)},
         "deep": {"model": deep.model and absolute_model(deep.model)},
-        "embedding": {"path": path and Path(absolute(path))},
+        "embedding": {"path": absolute_place(settings.embedding.path)},
     }
-    update = {name: getattr(settings, name).model_copy(update=of) for name, of in places.items()}
+    update = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     return settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
 
 
@@ -253,7 +253,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
     for (block, place), group in groupby(map(_in_table, error.errors()), key=_block_and_field):
         problems = [problem for _, problem in group]
-        if not place:  # of several sections together, which the message names
+        if not place:  # a problem of several sections, which the message names
             lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
         for inside, problem, message in _of_one_type(place, problems):
@@ -261,7 +261,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
             else:
-                # What is wrong with a whole section its message says.
+                # The message of a whole section names what is wrong.
                 whole = len(inside) == 1 and isinstance(problem["input"], dict)
                 value = "" if whole else f" = {problem['input']!r}"
                 if isinstance(problem["input"], str) and message.endswith(("a list", "a table")):
@@ -272,7 +272,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 
 
 def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """A problem of an [[input]] block as one of a table, and the block, as a message begins; "" of others."""
+    """The beginning of the message ("" outside [[input]] blocks), and the problem as if the block were a table."""
     match problem["loc"]:
         case ("input", int(number), *inside):
             return f"[[input]] block {number + 1}: ", {**problem, "loc": ("input", *inside)}
@@ -280,7 +280,7 @@ def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int | str, ...]]:
-    """Block, and section and key that a problem is of, or less, where it is of a section, or of several."""
+    """The block of a problem, and its section and key as far as it has them."""
     block, details = problem
     return block, details["loc"][:2]
 
@@ -288,16 +288,16 @@ def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple
 def _of_one_type(
     place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
 ) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
-    """(place, problem, message) of the problems of a field. Of a field of several types: those of the type that the
-    value is of, or one that names all types where it is of none."""
+    """(place, problem, message) for the problems of a field. A field of several types keeps the problems of the type
+    that the value has; if it has none of them, one message names all types."""
     messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]
-    for ours, theirs in (("a list", "a valid tuple"), ("a table", "a valid dictionary")):
-        messages = [message.replace(theirs, ours) for message in messages]
+    for in_toml, in_python in (("a list", "a valid tuple"), ("a table", "a valid dictionary")):
+        messages = [message.replace(in_python, in_toml) for message in messages]
     if not _has_several_types(place):
-        yield from ((of["loc"], of, message) for of, message in zip(problems, messages, strict=True))
+        yield from ((problem["loc"], problem, text) for problem, text in zip(problems, messages, strict=True))
         return
     deepest = max(len(problem["loc"]) for problem in problems)
-    inner = [number for number, of in enumerate(problems) if len(of["loc"]) == deepest]
+    inner = [number for number, problem in enumerate(problems) if len(problem["loc"]) == deepest]
     fitting = [number for number in inner if not WRONG_TYPE.search(problems[number]["type"])]
     if deepest > len(place) + 1 or fitting:
         for number in fitting or inner:
@@ -318,7 +318,7 @@ def _has_several_types(place: tuple[int | str, ...]) -> bool:
 
 
 def valid_keys() -> list[str]:
-    """Every key, as `section.key` (and `seed`)."""
+    """Every key as `section.key`, and `seed` and `refit`."""
     keys = []
     for name, field in Settings.model_fields.items():
         section = field.annotation

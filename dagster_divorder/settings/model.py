@@ -23,7 +23,6 @@ from dagster_divorder.settings.sections import (
     KINDS,
     RULES,
     Advanced,
-    AriComparison,
     Clusters,
     Comparison,
     Deep,
@@ -36,7 +35,6 @@ from dagster_divorder.settings.sections import (
     Heldout,
     Input,
     Inputs,
-    KCalibration,
     Mixing,
     Model,
     Order,
@@ -53,7 +51,7 @@ from dagster_divorder.settings.sections import (
 
 
 class Settings(BaseModel):
-    """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
+    """All settings, from `load_settings` or keyword arguments (which read neither file nor environment)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,8 +75,6 @@ class Settings(BaseModel):
     """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
     rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
-    ari_comparison: AriComparison = AriComparison()
-    k_calibration: KCalibration = KCalibration()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
@@ -95,19 +91,10 @@ class Settings(BaseModel):
         return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
 
     @model_validator(mode="after")
-    def _compared_vectors_are_there(self) -> Self:
-        if "external" in self.ari_comparison.spaces and self.embedding.path is None:
-            raise ValueError(
-                f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
-                "the .npy or Parquet file that holds the vectors"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
         if self.mixing.weights is not None and self.mixing.trait not in self.order.traits:
             traits = {**self.order.traits, self.mixing.trait: 1.0}
-            # The object is frozen for everybody else.
+            # Frozen models allow no assignment.
             object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
 
@@ -115,7 +102,7 @@ class Settings(BaseModel):
     def _targets_are_followed(self) -> Self:
         if self.order.targets:
             check_follows_targets("order.strategy", self.order.strategy)
-            # As they are packed, sequences follow as their documents do.
+            # Sequences that stay as packed follow the targets as their documents do.
             if self.sequence.strategy != "original":
                 check_follows_targets("sequence.strategy", self.sequence.strategy)
         return self
@@ -124,40 +111,38 @@ class Settings(BaseModel):
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
-        used = [
-            self.order.strategy,
-            self.sequence.strategy,
-            *self.comparison.documents,
-            *self.comparison.sequences,
-            *self.trained_strategies,
-        ]
+        in_use = [self.order.strategy, self.sequence.strategy]
+        in_use += [*self.comparison.documents, *self.comparison.sequences]
+        if self.evidence.tokens is not None:
+            orders = map(trained_order, self.evidence.orders)
+            in_use += [name for order in orders for name in order[:2] if name in STRATEGIES]
         try:
-            declared = {option for name in used for option in self.strategy(name).options}
+            declared = {option for name in in_use for option in self.strategy(name).options}
         except InputError as error:
             raise ValueError(f"order.options: {error}") from None
         for option in sorted(self.order.options.keys() - declared):
-            having = declaring(option)
+            strategies = declaring(option)
             raise ValueError(
-                f"order.options.{option} is an option of {', '.join(having)}, which neither order.strategy, "
+                f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy, "
                 "sequence.strategy nor comparison names; remove it"
-                if having
+                if strategies
                 else f"order.options.{option} is an option of no strategy; those in use have "
                 f"{', '.join(sorted(declared)) or 'none'}{nearest(option, declared)}"
             )
         return self
 
     def strategy(self, name: str) -> Strategy:
-        """A strategy with those of `order.options` that it declares."""
+        """A strategy with the options in `order.options` that it declares."""
         given = self.order.options
-        own = STRATEGIES[name].option_names(given)
-        return STRATEGIES[name].with_options(**{key: given[key] for key in own if key in given})
+        declared = STRATEGIES[name].option_names(given)
+        return STRATEGIES[name].with_options(**{key: given[key] for key in declared if key in given})
 
     def strategy_options(self, name: str) -> dict[str, Any]:
-        """The options of a strategy as it runs here, defaults among them."""
+        """The options of a strategy, with defaults."""
         return dict(self.strategy(name).options)
 
     def order_arguments(self, name: str) -> dict[str, Any]:
-        """What `core.order.order` is given to order by a strategy here, whatever the items."""
+        """The arguments of `core.order.order` for a strategy that do not depend on the items."""
         return {
             "strategy": name,
             "seed": self.seed,
@@ -167,15 +152,15 @@ class Settings(BaseModel):
         }
 
     def strategy_key(self, name: str) -> dict[str, Any]:
-        """What decides the orders of a strategy here: its options, and from the second on its version."""
+        """What decides a strategy's orders: its options, and its version above 1."""
         strategy = self.strategy(name)
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
 
     def refitting(self, *fits: FitName) -> Self:
-        """These settings for one run that makes some fits again, whatever their rules.
+        """The settings of one run that makes these fits again, whatever their rules.
 
         Raises:
-            InputError: one is no fit.
+            InputError: a name is not that of a fit.
         """
         for fit in fits:
             one_of("refit", fit, RULES)
@@ -183,17 +168,17 @@ class Settings(BaseModel):
 
     @property
     def within_key(self) -> dict[str, Any]:
-        """`order.within` in the keys of what it decides; 1 is left out, so that results from before it keep theirs."""
+        """The entry of `order.within` in keys. 1 has none, so that results from before the setting keep their keys."""
         return {} if self.order.within == 1.0 else {"within": self.order.within}
 
     @property
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""
-        return self.heldout.share is not None or bool(self.heldout.paths)
+        return self.heldout.documents is not None
 
     @property
     def selects(self) -> bool:
-        """Whether some of the documents are chosen to be trained on."""
+        """Whether training uses a selection of the documents."""
         return self.selection.method != "none"
 
     @property
@@ -202,27 +187,18 @@ class Settings(BaseModel):
         return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
 
     @property
-    def trained_strategies(self) -> list[str]:
-        """Strategies that `evidence.orders` name."""
-        if self.evidence.tokens is None:
-            return []
-        orders = map(trained_order, self.evidence.orders)
-        return [name for order in orders for name in order[:2] if name in STRATEGIES]
-
-    @property
     def mixed_trait(self) -> str:
-        """`mixing.trait`; where neither a mix nor held-out documents use it (a selection alone), `cluster`, which every
-        run has."""
+        """`mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use it."""
         return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:
-        """Whether the stage `repeats` says how often each record is trained on; else each is once."""
+        """Whether the stage `repeats` decides how often each record is trained on; else each is used once."""
         return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
     def copies_apart(self) -> bool | Literal["near"]:
-        """Whether equal texts, repeats among them, stand as far apart as possible; near: nearly equal ones, too."""
+        """Whether equal texts are spread as far apart as possible, repeats included; near: near copies, too."""
         return self.order.separate_copies or self.mixing.weights is not None
 
     @property

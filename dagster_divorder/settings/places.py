@@ -1,7 +1,7 @@
-"""Where something is kept: a local folder, or a prefix of an object store by its URL.
+"""Places of files: a local folder, or the URL of a prefix in an object store.
 
-A URL says where, never who: credentials and endpoints come from the provider's own environment variables, so that
-neither a settings file nor a log ever holds a secret.
+URLs hold no credentials: these and endpoints come from the provider's environment variables, so that no settings file
+or log holds a secret.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
 
 SOURCES = (*OBJECT_STORES, "hf", "https", "http")
-"""What may also be read from: the Hugging Face Hub and web servers."""
+"""Schemes of input: the Hugging Face Hub and web servers, too."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
 
 class Url(str):
-    """A URL without credentials, query or final slash: `scheme://name/path`. Made by settings, which check it."""
+    """A checked URL without credentials, query or final slash: `scheme://name/path`."""
 
     __slots__ = ()
 
@@ -41,19 +41,19 @@ Place = Path | Url
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is meant as a URL, of whatever scheme; a path begins otherwise."""
+    """Whether a text is a URL of any scheme, and not a path."""
     return _URL.match(text) is not None
 
 
 def real_place(place: Place | str) -> str:
-    """The same of all names of a place: a path without links, a URL of the Hub with its revision."""
+    """One name for each place: a path without links, a URL of the Hub with its revision."""
     if not is_url(str(place)):
         return os.path.realpath(place)
     return re.sub(r"^(hf://datasets/[^/@]+/[^/@]+)(?=/|$)", r"\1@main", place)  # type: ignore[arg-type]
 
 
 def as_place(text: str) -> Place:
-    """The place that a text names; of a URL nothing is checked but that it is one."""
+    """The place that a text names. URLs are not checked further."""
     return Url(text.rstrip("/")) if is_url(text) else Path(text)
 
 
@@ -61,8 +61,8 @@ def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
     """A URL of one of these schemes.
 
     Raises:
-        ValueError: it is of another scheme, names no bucket, or holds what a URL of settings must not, such as a
-            password. The message does not repeat the URL.
+        ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
+            message does not repeat the URL.
     """
     match = _URL.fullmatch(text)
     if not match or match[1] not in schemes:
@@ -86,18 +86,17 @@ def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
 
 
 def check_source(path: str) -> None:
-    """See that an entry of `input.paths` is a path, or a URL to read from, perhaps with wildcards.
+    """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards.
 
     Raises:
-        ValueError: it is a URL of another scheme, names no bucket, or holds a password or a query. The message does not
-            repeat the URL.
+        ValueError: the URL has another scheme, no bucket, a password or a query. The message does not repeat the URL.
     """
     match = _URL.fullmatch(path)
     if not match:
         return
     scheme, name, rest = match.groups()
     if scheme not in SOURCES:
-        known = ", ".join(f"{one}://" for one in SOURCES)
+        known = ", ".join(f"{source}://" for source in SOURCES)
         raise ValueError(f"expected a path, or a URL that begins with {known}")
     web = scheme in ("http", "https")
     if not name or "@" in name or (web and re.search("[?#]", rest)):
@@ -111,16 +110,16 @@ def check_source(path: str) -> None:
 
 
 def why_unusable(path: str) -> str | None:
-    """Why a path cannot be used, whatever lies there; None where it can."""
+    """Why no file can have this path; None if one can."""
     try:
         os.fsencode(path)
         path.encode()
     except UnicodeEncodeError:
-        known = sys.getfilesystemencoding()
-        if known != "utf-8":
+        encoding = sys.getfilesystemencoding()
+        if encoding != "utf-8":
             return (
-                f"the path {path!a} has letters that this process cannot pass on, whose locale names files in {known}; "
-                "set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+                f"the path {path!a} has letters that this process cannot pass on, whose locale names files in "
+                f"{encoding}; set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
             )
         return (
             f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, as every report and "
@@ -130,13 +129,13 @@ def why_unusable(path: str) -> str | None:
 
 
 def id_and_revision(model: str) -> tuple[str, str | None]:
-    """A model as settings name it, and the revision behind its Hugging Face id; None where there is none."""
+    """(model, revision) of a setting such as `org/name@revision`; None without a revision."""
     name, _, revision = model.partition("@")
     return (model, None) if os.path.isabs(model) or not revision else (name, revision)
 
 
 def no_empty_path(value: Any) -> Any:
-    """A path, or several, of which none is empty: that would stand for the working directory."""
+    """Refuse empty paths, which would stand for the working directory. value: a path, or several."""
     for path in [value] if isinstance(value, (str, Path)) else value or ():
         if not str(path).strip() or path == Path() or "\0" in str(path):
             raise ValueError(

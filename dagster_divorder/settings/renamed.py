@@ -1,4 +1,4 @@
-"""Settings of earlier versions: what each is called now, or what takes its place."""
+"""Settings of earlier versions, and their replacements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
+LOOKS = "(a third of advanced.settle_seconds, 4 at least)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",
@@ -24,6 +25,13 @@ RENAMED: dict[str, str] = {
     "gradients.stored": "advanced.stored",
     "deep.device": "engine.device",
     "evidence.device": "engine.device",
+    "engine.kind": "engine.address",
+    "k_calibration.values": "clusters.k",
+    "output.plot": "output.sidecars",
+    "heldout.share": "heldout.documents",
+    "heldout.paths": "heldout.documents",
+    "clusters.algorithm": "clusters.method",
+    "clusters.metric": "clusters.method",
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",
@@ -31,8 +39,14 @@ RENAMED: dict[str, str] = {
     "cluster_map.sample": "advanced.map_documents",
     "animation.frames": "advanced.film_frames",
     "animation.fps": "(30 a second)",
-    "automation.interval_seconds": "advanced.interval_seconds",
+    "automation.interval_seconds": LOOKS,
+    "advanced.interval_seconds": LOOKS,
     "automation.settle_seconds": "advanced.settle_seconds",
+    "mixing.exponent": "(it is the number in mixing.weights: weights = 0.3)",
+    "ari_comparison.spaces": "(shallow vectors are compared with those of embedding.path, or with deep ones)",
+    "store.cache_bytes": "(half of the free disk of store.cache; 64 GB where that is unset)",
+    "evidence.schedule": "(a cosine)",
+    "gradients.max_tokens": "(768, or the context of the model)",
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",
     "selection.tolerance": "(1e-4)",
@@ -40,22 +54,21 @@ RENAMED: dict[str, str] = {
     "ari_comparison.refresh": FIFTH,
     "k_calibration.refresh": FIFTH,
 }
-"""Old key -> the key that takes its place, or a remark in brackets where none does."""
+"""Old key -> new key, or a remark in brackets if there is none."""
 
 
 def refuse_renamed(given: Mapping[str, Any]) -> None:
     """
     Raises:
-        ValueError: one of these settings has a name of an earlier version; the message names them all, and the new
-            ones.
+        ValueError: a setting has a name of an earlier version; the message names all of them and their replacements.
     """
     old = [f"{section}.{key}" for section, keys in given.items() if isinstance(keys, Mapping) for key in keys]
-    if problems := [problem for key in old if (problem := renamed(key))]:
+    if problems := list(filter(None, map(renamed, old))):
         raise ValueError("; ".join(problems))
 
 
 def renamed(key: str) -> str:
-    """What to say of a key of an earlier version; "" of another."""
+    """The message for a key of an earlier version; "" for any other key."""
     new = RENAMED.get(key)
     if new is None:
         return ""

@@ -1,4 +1,4 @@
-"""The sections of the settings: a frozen model each; a line under each field says its trade-off."""
+"""The sections of the settings, a frozen model each. The text below a field says its trade-off."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -26,22 +27,23 @@ from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
+TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
+"""Numbers of clusters that k_calibration tries."""
+
 MAX_RECORD_BYTES = 64 << 20
 
 MAX_COUNT = 1 << 53
-"""The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
-
-CACHE_BYTES = 64 << 30
+"""Upper bound of numbers without another one: JSON and float64 are exact up to it."""
 
 YEAR_SECONDS = 365 * 24 * 3600
 
 
 _PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
-"""Paths and URLs between path separators, of which a URL has some of its own."""
+"""Paths and URLs in a list with path separators, which URLs contain, too."""
 
 
 def _split_paths(value: Any) -> Any:
-    """One path, several separated by the platform's path separator, or a JSON list: what a shell variable can hold."""
+    """Split a variable's text: one path, several with the platform's path separator between them, or a JSON list."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -52,6 +54,17 @@ def _split_paths(value: Any) -> Any:
     return value
 
 
+def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
+    if not paths:
+        raise ValueError("at least one file, folder or glob is needed")
+    for path in paths:
+        check_source(path)
+    return paths
+
+
+SourcePaths = Annotated[
+    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+]
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
@@ -63,9 +76,7 @@ class Input(_Section):
     """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
     fields; one order holds all of them."""
 
-    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = (
-        "data/sample/docs.jsonl",
-    )
+    paths: SourcePaths = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
     (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
@@ -83,15 +94,6 @@ class Input(_Section):
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
     """A larger record is refused, and never held in memory whole; memory rises with it, up to ten times as much."""
 
-    @field_validator("paths")
-    @classmethod
-    def _not_empty(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        if not paths:
-            raise ValueError("at least one file, folder or glob is needed")
-        for path in paths:
-            check_source(path)
-        return paths
-
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.source is not None and self.source_field is not None:
@@ -102,7 +104,7 @@ class Input(_Section):
 
     @property
     def each(self) -> tuple[Input, ...]:
-        """The inputs, this one alone or the several that it stands for."""
+        """The [[input]] blocks, or this input alone."""
         return (self,)
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
@@ -111,8 +113,8 @@ class Input(_Section):
 
 
 class Inputs(Input):
-    """Several inputs, `[[input]]` blocks in a file, as one: all paths, and the limits, which are those of all together.
-    What an input calls its ids and sources is `id` and `source` of all."""
+    """Several `[[input]]` blocks as one input: all paths, and the limits, which hold for all blocks together. Ids and
+    sources have the fields `id` and `source`, whatever the blocks call them."""
 
     several: tuple[Input, ...]
 
@@ -120,7 +122,7 @@ class Inputs(Input):
     def of(cls, several: tuple[Input, ...]) -> Inputs:
         """
         Raises:
-            ValueError: there is none, or they have two values of a limit.
+            ValueError: there is no block, or two blocks differ in a limit.
         """
         if not several:
             raise ValueError("at least one input is needed: paths, under [input]")
@@ -161,13 +163,13 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
         if len(several) == 1 and several[0].source is None:
             return several[0]
         return Inputs.of(several)
-    found = validate(value)
-    if found.source is not None and not isinstance(found, Inputs):
+    single = validate(value)
+    if single.source is not None and not isinstance(single, Inputs):
         raise ValueError(
-            f"source is {found.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
+            f"source is {single.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
             "block, or name a field of the records in source_field"
         )
-    return found
+    return single
 
 
 class Store(_Section):
@@ -179,10 +181,9 @@ class Store(_Section):
     wait: bool = True
     """A second run on the same store waits until the first one ends; false: it fails at once."""
     cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
-    """Folder for local copies of the files of a store on objects, shared by stores and runs. Unset: divorder in
-    $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
-    cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
-    """About how many bytes these copies take; the least recently used go first. Fewer downloads as it rises."""
+    """Folder for local copies of the files of a store on objects, shared by stores and runs; they may take half of what
+    its disk has free, and the least recently used go first. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else
+    divorder-UID in the temporary folder; 64 GB at most."""
 
 
 class Output(_Section):
@@ -194,11 +195,9 @@ class Output(_Section):
     """auto writes the input's own kind, byte for byte; jsonl or parquet writes that."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
-    sidecars: bool = False
-    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order; and umap2d.npy where
-    there is a cluster_map."""
-    plot: bool = True
-    """Also draw ordering_comparison.png."""
+    sidecars: tuple[Literal["plot", "arrays"], ...] = ("plot",)
+    """What is written beside it. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one row
+    per accepted record in input order, and umap2d.npy where there is a cluster_map."""
 
 
 class Model(_Section):
@@ -210,7 +209,7 @@ class Model(_Section):
 
 
 Kind = Literal["shallow", "deep", "external"]
-"""Kinds of vectors, each made by the stage `<kind>_embeddings`."""
+"""Kinds of vectors; the stage `<kind>_embeddings` makes each."""
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -222,14 +221,15 @@ class Embedding(_Section):
 
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`; auto: the second of ari_comparison.spaces if ari_comparison finds that it sees other
-    structure and tells as much of the texts, else the first."""
+    your own, from `path`; auto: deep ones, or those of `path`, if ari_comparison finds that they show other structure
+    than shallow ones and tell as much of the texts, else shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better by measurement)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
-    and a vector)."""
+    and a vector). If it is set, ari_comparison compares them: with deep vectors where kind = "deep", else with shallow
+    ones."""
     nan_as_zero: bool = False
     """A row of external vectors that holds NaN counts as a zero vector, a document without direction; false: it is an
     error."""
@@ -242,6 +242,13 @@ class Embedding(_Section):
         if self.kind == "external" and self.path is None:
             raise ValueError('kind = "external" needs path, the .npy or Parquet file that holds the vectors')
         return self
+
+    @property
+    def compared(self) -> tuple[str, str]:
+        """The kinds of vectors that ari_comparison compares; `auto` uses one of them."""
+        if self.path is None:
+            return "shallow", "deep"
+        return "deep" if self.kind == "deep" else "shallow", "external"
 
 
 class Deep(_Section):
@@ -273,8 +280,6 @@ class Gradients(_Section):
     layers: int = Field(2, ge=1, le=4096)
     """Blocks, from the last one, whose parameters gradients are taken of; nearer to the gradients of the whole model,
     at more time, as it rises."""
-    max_tokens: int = Field(768, ge=2, le=MAX_COUNT)
-    """Tokens of a document that count, from its beginning: so fewer documents differ by length alone."""
     dims: int = Field(1024, ge=1, le=1 << 16)
     """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
 
@@ -282,55 +287,45 @@ class Gradients(_Section):
 class Clusters(_Section):
     """The topics."""
 
-    k: int | Literal["auto"] = Field(30)
+    k: int | tuple[int, ...] | Literal["auto"] = 30
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
-    recommends, or 30 where no number is clear (the nearest to it of those tried)."""
-    algorithm: Literal["faiss", "minibatch"] = "faiss"
-    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
-    (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
-    metric: Literal["cosine", "euclidean"] = "cosine"
-    """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
-    euclidean: as they are, the papers' way."""
+    recommends, or 30 where no number is clear (the nearest to it of those tried). A list: of these numbers, up to
+    10,000 each; the closer they are, the less clear it is which is best."""
+    method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
+    """cosine: faiss's k-means of the directions of vectors from their mean (from zero, where embedding.pooling =
+    "mean"), on a sample of 256 documents a cluster; euclidean: the same of vectors as they are; minibatch:
+    scikit-learn's MiniBatchKMeans of vectors as they are, over all documents (up to 1 GB of vectors), in batches of
+    4,096 from the best of 3 starts."""
 
     @field_validator("k")
     @classmethod
-    def _some_clusters(cls, k: int | str) -> int | str:
+    def _some_clusters(cls, k: int | tuple[int, ...] | str) -> int | tuple[int, ...] | str:
         if isinstance(k, int) and not 1 <= k <= MAX_CLUSTERS:
-            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, or "auto"')
+            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, rising numbers, or "auto"')
+        rising = isinstance(k, tuple) and all(a < b for a, b in pairwise((1, *k, 10_001)))
+        if isinstance(k, tuple) and not (k and rising):
+            raise ValueError("expected rising numbers from 2 to 10,000")
         return k
 
+    @property
+    def algorithm(self) -> Literal["faiss", "minibatch"]:
+        """Whose k-means it is."""
+        return "minibatch" if self.method == "minibatch" else "faiss"
 
-class KCalibration(_Section):
-    """k_calibration: how many clusters."""
+    @property
+    def metric(self) -> Literal["cosine", "euclidean"]:
+        """What its distances are."""
+        return "cosine" if self.method == "cosine" else "euclidean"
 
-    values: tuple[int, ...] = (5, 10, 15, 20, 30, 50, 75, 100)
-    """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear it is which is best."""
+    @property
+    def number(self) -> int | None:
+        """Number of clusters; None where k_calibration says it."""
+        return self.k if isinstance(self.k, int) else None
 
-    @field_validator("values")
-    @classmethod
-    def _rising(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        if (
-            not values
-            or any(b <= a for a, b in pairwise(values))
-            or not 2 <= values[0] <= values[-1] <= 10_000
-        ):
-            raise ValueError("expected rising numbers from 2 to 10,000")
-        return values
-
-
-class AriComparison(_Section):
-    """ari_comparison: whether two kinds of vectors see the same topics."""
-
-    spaces: tuple[Kind, Kind] = ("shallow", "deep")
-    """Two kinds of vectors (shallow, deep, external): does the second hold other structure than the first, and is it
-    worth using?"""
-
-    @field_validator("spaces")
-    @classmethod
-    def _two_kinds(cls, spaces: tuple[str, str]) -> tuple[str, str]:
-        if spaces[0] == spaces[1]:
-            raise ValueError('expected two kinds of vectors, such as ["shallow", "external"]')
-        return spaces
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Numbers of clusters that k_calibration tries."""
+        return self.k if isinstance(self.k, tuple) else TRIED
 
 
 class Mixing(_Section):
@@ -340,13 +335,15 @@ class Mixing(_Section):
     """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
     like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
     weights: (
-        Literal["natural", "sqrt", "temperature", "unimax"] | dict[str, Annotated[float, Field(ge=0)]] | None
-    ) = Field(None, examples=["temperature"])
-    """Shares of the tokens. A table of them; natural: as in the corpus; temperature: in proportion to the corpus's
-    share to the power of `exponent`; sqrt: the same with 0.5; unimax: equal ones, but none more than `max_repeats`
-    times. A value with too few tokens is read again, one with too many only in part. Unset: every record once."""
-    exponent: float = Field(0.3, gt=0, le=1)
-    """Exponent of `temperature`: 1 is natural, and shares become equal as it falls."""
+        Annotated[float, Field(gt=0, le=1)]
+        | Literal["natural", "sqrt", "unimax"]
+        | dict[str, Annotated[float, Field(ge=0)]]
+        | None
+    ) = Field(None, examples=[0.3])
+    """Shares of the tokens. A table of them; natural: as in the corpus; a number from 0 to 1: in proportion to the
+    corpus's share to the power of it, more equal as it falls; sqrt: 0.5; unimax: equal ones, but none more than
+    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
+    once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
@@ -380,22 +377,26 @@ class Mixing(_Section):
 class Heldout(_Section):
     """Documents to validate on, kept out of training with their copies and near copies."""
 
-    share: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
-    """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
-    They stay the same when data is appended."""
-    paths: Annotated[tuple[str, ...], AfterValidator(no_empty_path), BeforeValidator(_split_paths)] = Field(
-        (), examples=[["validation.jsonl"]]
-    )
-    """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
-    out of training."""
+    documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
+    """Part of the documents of every value of `mixing.trait`; they stay the same when data is appended. Or files of
+    documents, as in input.paths: ["validation.jsonl"]. Unset: none."""
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if self.share is not None and self.paths:
-            raise ValueError("share and paths are both set; remove one of them")
-        for path in self.paths:
-            check_source(path)
-        return self
+    @field_validator("documents", mode="before")
+    @classmethod
+    def _number_of_a_variable(cls, documents: Any) -> Any:
+        with suppress(ValueError):
+            return float(documents) if isinstance(documents, str) else documents
+        return documents
+
+    @property
+    def share(self) -> float | None:
+        """The part of the documents, where they are drawn."""
+        return None if isinstance(self.documents, tuple) else self.documents
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of documents, where they are given."""
+        return self.documents if isinstance(self.documents, tuple) else ()
 
 
 class Selection(_Section):
@@ -449,9 +450,9 @@ class Selection(_Section):
             f"min_quality is {self.min_quality}": self.min_quality is not None,
         }
         if self.quality is None and any(needing.values()):
-            what = next(what for what, needed in needing.items() if needed)
+            given_text = next(text for text, needed in needing.items() if needed)
             raise ValueError(
-                f"{what}, and quality is unset; name a numeric field, or a model, in selection.quality"
+                f"{given_text}, and quality is unset; name a numeric field, or a model, in selection.quality"
             )
         return self
 
@@ -464,7 +465,7 @@ class Selection(_Section):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The values of `alpha`, the one that is used first."""
+        """The values of `alpha`; the first is used."""
         return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     @property
@@ -629,10 +630,9 @@ class Comparison(_Section):
 
 
 class TrainedOrder(NamedTuple):
-    """An entry of `evidence.orders`: strategies of documents and of sequences, `curated` for those of the plan, also
-    `clusters` for documents in the order of their clusters and `epochs` for the plan's sequences in another order each
-    epoch; `random` shuffles the sequences anew each epoch, `repeated` once; apart: attention stops where a document
-    does."""
+    """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
+    Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
 
     documents: str
     sequences: str
@@ -669,7 +669,7 @@ def trained_order(text: str) -> TrainedOrder:
 
 
 def shuffled_order(text: str) -> str:
-    """What an entry of `evidence.orders` is held against: the plan's sequences shuffled, with the same attention."""
+    """The baseline of an entry of `evidence.orders`: the plan's sequences shuffled, with the same attention."""
     return "random_sequences" + (APART if text.endswith(APART) else "")
 
 
@@ -704,9 +704,8 @@ class Evidence(_Section):
     seeds: int = Field(3, ge=1, le=100)
     """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates that each order is trained with; none: the model's own."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """How the learning rate falls once it has risen over the first twentieth: as a cosine; constant: not at all."""
+    """Learning rates that each order is trained with, as cosines after a rise over the first twentieth; none: the
+    model's own."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
@@ -714,7 +713,7 @@ class Evidence(_Section):
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
-"""What is learnt from the corpus and kept, by the names of `[refit]` and `divorder run --refit NAME`."""
+"""Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
 RULES: dict[FitName, str] = {
     "model": "never",
     "decoder": "never",
@@ -742,26 +741,21 @@ Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterVal
 class Engine(_Section):
     """Where the work is done (docs/cluster.md)."""
 
-    kind: Literal["local", "ray"] = "local"
-    """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
-    address: str | None = Field(None, examples=["10.0.0.1:6379"], min_length=1)
-    """Address of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine,
-    else one that is started for the run."""
+    address: str = "local"
+    """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
+    store; ray: of the one that RAY_ADDRESS names, else that runs on this machine, else that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes at once, 0: one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some 400 MB
+    """Processes at once, 0: one a core (of the Ray cluster); faster as it rises up to the cores, at some 400 MB
     each."""
-
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where models run and are trained: cpu, cuda or mps; auto takes a GPU where there is one."""
 
-    @model_validator(mode="after")
-    def _an_address_is_rays(self) -> Self:
-        if self.address is not None and self.kind != "ray":
-            raise ValueError(
-                f'address is {self.address!r}, and kind is {self.kind!r}; set engine.kind = "ray", or leave out '
-                "engine.address"
-            )
-        return self
+    @field_validator("address")
+    @classmethod
+    def _a_machine(cls, address: str) -> str:
+        if address not in ("local", "ray") and ":" not in address:
+            raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
+        return address
 
 
 class Advanced(_Section):
@@ -782,9 +776,6 @@ class Advanced(_Section):
     """Documents on the cluster map at most, drawn at random; a fuller map at more time as it rises."""
     film_frames: int = Field(600, ge=2, le=10_000)
     """Pictures of each film; smoother, and longer to draw, as it rises."""
-    interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
-    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises. Dagster's daemon
-    turns every five seconds, and a sensor of five is passed over where a turn comes a moment early."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """A changed input file has to be still for this long before Dagster's sensor starts a run; fewer runs on
-    half-written files as it rises."""
+    """A changed input file has to be still for this long before Dagster's sensor, which looks every third of it
+    and every 4 seconds at most, starts a run; fewer looks, and fewer runs on half-written files, as it rises."""

@@ -117,8 +117,8 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
     """`refuse_strangers` for all files of a run with these settings; called before anything is computed."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
-    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if output.sidecars else set()
-    names |= {"ordering_comparison.png"} if output.plot else set()
+    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if "arrays" in output.sidecars else set()
+    names |= {"ordering_comparison.png"} if "plot" in output.sidecars else set()
     names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
     names |= {"left_out.parquet"} if settings.selects else set()
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))

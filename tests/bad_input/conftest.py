@@ -53,7 +53,7 @@ def divorder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
         tables = {
             "input": [f'paths = ["{paths}"]', f"max_reject_share = {share}"],
             "store": ['path = "store"'],
-            "output": ['path = "out"', "plot = false"],
+            "output": ['path = "out"', "sidecars = []"],
             "advanced": ["vocab_size = 512", "token_dims = 8"],
             "clusters": ["k = 3"],
             "sequence": ["length = 64", "batch = 2"],

@@ -167,8 +167,8 @@ def test_every_strategy_orders_one_document_identical_ones_or_fewer_than_k(
 
 def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, divorder: Divorder) -> None:
     (tmp_path / "in/docs.jsonl").write_bytes(DATA)
-    for algorithm in ("faiss", "minibatch"):
-        assert divorder("clusters.k = 5000", f'clusters.algorithm = "{algorithm}"').status == 0
+    for method in ("cosine", "minibatch"):
+        assert divorder("clusters.k = 5000", f'clusters.method = "{method}"').status == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def make_settings(folder: Path, format: str, trait: str | None) -> Settings:
     return Settings(
         input={"paths": [str(folder / "in")], "source_field": trait, "max_reject_share": 1.0},
         store={"path": folder / "store"},
-        output={"path": folder / "out", "plot": False, "format": format},
+        output={"path": folder / "out", "sidecars": (), "format": format},
         advanced={"vocab_size": 512, "token_dims": 8},
         clusters={"k": 3},
         order={"traits": {"cluster": 1.0} | ({trait: 1.0} if trait else {})},

@@ -163,9 +163,9 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     ):
         monkeypatch.setattr(module, name, value)
     found: list[dict[str, bytes]] = []
-    for kind, address in (("local", None), ("ray", ray_address)):
+    for address in ("local", ray_address):
         settings = make_settings(
-            engine={"kind": kind, "address": address},
+            engine={"address": address},
             order={"traits": {"cluster": 1.0, "difficulty": 1.0, "source": 1.0}},
             input={"id_field": "source"},
             exports={"formats": ["olmo", "text"], "path": tmp_path / "exports", "shard_bytes": 5000},
@@ -189,7 +189,7 @@ def test_parts_of_a_selection_are_chosen_alike_wherever_they_are_optimised(
     for engine in (
         {"workers": 1},
         {"workers": 2},
-        {"kind": "ray", "address": ray_address},
+        {"address": ray_address},
     ):
         settings = make_settings(
             engine=engine,
@@ -213,7 +213,7 @@ def two_stores(
     local = letters.settings(tmp_path, "local")
     letters.run_letters(local, Silent())
     assert len(letters.stored(local)) > 20
-    return local, letters.settings(tmp_path, "ray", kind="ray", address=ray_address)
+    return local, letters.settings(tmp_path, "ray", address=ray_address)
 
 
 @pytest.mark.parametrize("what", ["worker", "node"])
@@ -252,7 +252,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(two_stores: tuple[Settings
         "from tests.cluster.test_ray import AtEach\n"
         f"folder = Path({str(folder)!r})\n"
         "letters.corpus(folder)\n"
-        f"settings = letters.settings(folder, 'ray', kind='ray', address={ray.engine.address!r})\n"
+        f"settings = letters.settings(folder, 'ray', address={ray.engine.address!r})\n"
         "letters.run_letters(settings, AtEach(5, lambda: os.kill(os.getpid(), signal.SIGKILL)))\n"
     )
     died = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
@@ -271,8 +271,7 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
     folder = Path(ray.store.path).parent
     config = folder / "divorder.toml"
     config.write_text(
-        f"input.paths = ['docs.jsonl']\nstore.path = 'ray'\n"
-        f"engine = {{kind = 'ray', address = '{ray.engine.address}'}}\n"
+        f"input.paths = ['docs.jsonl']\nstore.path = 'ray'\nengine = {{address = '{ray.engine.address}'}}\n"
     )
     code = (
         "import sys\n"
@@ -381,6 +380,6 @@ def test_workers_that_see_another_store_are_named(
             return LocalStore, (str(tmp_path / "other"),)
 
     LocalStore(tmp_path / "other").open()
-    settings = Settings.model_validate({"engine": {"kind": "ray", "address": ray_address}})
+    settings = Settings.model_validate({"engine": {"address": ray_address}})
     with pytest.raises(SettingsError, match=r"node \S+ of the Ray cluster finds another store at .* mount"):
         _ = Run(settings, Elsewhere(tmp_path / "here").open(), GRAPH, Silent()).engine

@@ -53,7 +53,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "order": {"length_bins": 5},
         "sequence": {"length": 128, "batch": 4},
     }
-    output = {"plot": False, **sections.pop("output", {"path": folder / "curated"})}
+    output = {"sidecars": (), **sections.pop("output", {"path": folder / "curated"})}
     return Settings(**base, output=output, **sections)
 
 
@@ -177,7 +177,7 @@ def test_a_commit_that_was_killed_is_finished_by_the_next_run(s3: str, tmp_path:
     (tmp_path / "divorder.toml").write_text(
         f"""
         input.paths = ["in.jsonl"]
-        output = {{ path = "{s3}/out", shard_bytes = 9000, plot = false }}
+        output = {{ path = "{s3}/out", shard_bytes = 9000, sidecars = [] }}
         advanced = {{ vocab_size = 512, token_dims = 16 }}
         clusters.k = 4
         order.length_bins = 5

@@ -27,14 +27,12 @@ source_field = "source"
 path = "store"
 [output]
 path = "curated"
-plot = false
+sidecars = []
 [advanced]
 vocab_size = 512
 token_dims = 16
 decoder_tokens = 2000
 film_frames = 4
-[k_calibration]
-values = [2, 3, 4]
 [clusters]
 k = 4
 [sequence]

@@ -25,7 +25,7 @@ Load = Callable[[], dg.Definitions]
 
 @pytest.fixture
 def settings(config: Path) -> Settings:
-    at_once = "[advanced]\nsettle_seconds = 0\ninterval_seconds = 3\n"
+    at_once = "[advanced]\nsettle_seconds = 0\n"
     config.write_text(config.read_text().replace("[advanced]\n", at_once))
     return load_settings(config)
 
@@ -66,7 +66,7 @@ def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
     repository = load().get_repository_def()
     (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
     assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
-    assert sensor.minimum_interval_seconds == 3
+    assert sensor.minimum_interval_seconds == 4
     assert (schedule.job_name, schedule.default_status) == ("curate", dg.DefaultScheduleStatus.STOPPED)
     assert schedule.cron_schedule == "0 3 * * *"
 

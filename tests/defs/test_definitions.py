@@ -145,7 +145,7 @@ def test_a_job_shows_the_settings_that_are_not_at_their_defaults(load: Load, con
         assert rows["clusters.k"]["value"] == "4"
         assert rows["order.traits"]["value"] == '{"cluster": 1.0}'
         assert rows["store.path"]["value"] == f'"{config.parent / "store"}"'
-        assert "clusters.metric" not in rows and "seed" not in rows
+        assert "clusters.method" not in rows and "seed" not in rows
 
 
 def test_settings_beside_the_working_directory_are_taken_where_none_are_named(
@@ -171,10 +171,10 @@ def test_an_error_in_the_settings_ends_a_command_with_one_sentence(
     assert str(config) in str(raised.value) and "nearest valid key is 'clusters.k'" in str(raised.value)
 
 
-@pytest.mark.parametrize(("algorithm", "library"), [("faiss", "faiss"), ("minibatch", "scikitlearn")])
+@pytest.mark.parametrize(("method", "library"), [("cosine", "faiss"), ("minibatch", "scikitlearn")])
 def test_clusters_are_of_the_kind_that_makes_them(
-    load: Load, config: Path, algorithm: str, library: str
+    load: Load, config: Path, method: str, library: str
 ) -> None:
-    config.write_text(as_toml({"clusters": {"algorithm": algorithm}}))
+    config.write_text(as_toml({"clusters": {"method": method}}))
     specs = {spec.key.to_user_string(): spec for spec in load().resolve_all_asset_specs()}
     assert specs["clusters"].kinds == specs["k_calibration"].kinds == {library}

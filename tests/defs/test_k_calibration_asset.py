@@ -20,8 +20,8 @@ def upstream(defs: dg.Definitions, name: str) -> set[str]:
 
 @pytest.fixture
 def auto(config: Path) -> Path:
-    text = config.read_text().replace("plot = false", "plot = true")
-    config.write_text(text.replace("k = 4", 'k = "auto"').replace("[2, 3, 4]", "[3, 5, 200]"))
+    text = config.read_text().replace("sidecars = []", "")
+    config.write_text(text.replace("k = 4", "k = [3, 5, 200]"))
     return config
 
 

@@ -38,7 +38,7 @@ path = "exports"
 shard_bytes = 20000
 [output]
 path = "curated"
-plot = false
+sidecars = []
 """
 
 

@@ -23,7 +23,7 @@ paths = ["{input}"]
 path = "{store}"
 [output]
 path = "{output}"
-plot = false
+sidecars = []
 [advanced]
 vocab_size = 512
 token_dims = 16

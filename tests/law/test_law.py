@@ -77,9 +77,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
-    "heldout.share": (None, 0.2),
+    "heldout.documents": (None, 0.2),
     "mixing.trait": ("source", "cluster"),
-    "mixing.weights": (None, "sqrt", "temperature", {"site 0": 0.5, "0": 0.1}),
+    "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
@@ -112,11 +112,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 ALL_CHOICES = CHOICES | {
     "order.separate_copies": (False, True, "near"),
     "advanced.film_frames": (600, 2),
-    "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
-    "advanced.interval_seconds": (4, 1),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),
-    "clusters.k": (3, 2, 5, "auto"),
+    "clusters.k": (3, 2, 5, "auto", (2, 4, 6)),
     "comparison.documents": (("original", "round_robin"), ("stratified",)),
     "comparison.sequences": (("original", "random"), ("balanced",)),
     "deep.dtype": ("float32", "auto", "bfloat16"),
@@ -134,8 +132,6 @@ ALL_CHOICES = CHOICES | {
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
     "advanced.silhouette_documents": (0, 5),
-    "k_calibration.values": ((2, 3), (2, 4, 6)),
-    "mixing.exponent": (0.3, 1.0),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (0, 50, 300),
@@ -146,7 +142,7 @@ ALL_CHOICES = CHOICES | {
         {"length": {"progress": (0.0, 0.5, 1.0), "0": (0.1, 0.5, 0.1), "1": (0.3, 0.1, 0.3)}},
     ),
     "output.format": ("auto", "jsonl"),
-    "output.plot": (False, True),
+    "output.sidecars": ((), ("plot",), ("arrays",)),
     "output.shard_bytes": (2 << 30, 700),
     "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
     "selection.quality": (None, "extra", "score"),
@@ -158,15 +154,15 @@ ALL_CHOICES = CHOICES | {
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
-    *("store.cache", "store.cache_bytes"),  # of a store on objects
+    "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
-    *("heldout.paths", "input.source"),
+    "input.source",
     *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
-    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims"),
+    *("gradients.model", "gradients.layers", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("engine.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
+    *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
 }
 
 
@@ -364,7 +360,7 @@ class Law(RuleBasedStateMachine):
         base: dict[str, Any] = {
             "input": {"paths": [str(self.folder / "in")], "max_reject_share": 1.0},
             "store": {"path": self.store.root},
-            "output": {"path": self.folder / "out", "plot": False},
+            "output": {"path": self.folder / "out", "sidecars": ()},
             "exports": {"path": self.folder / "exports"},
             "advanced": {"vocab_size": 512, "token_dims": 8},
             "embedding": {"path": self.folder / "vectors.npy"},

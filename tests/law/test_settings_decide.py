@@ -53,7 +53,7 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         f"""
         input = {{ paths = ["docs.jsonl"], source_field = "source", max_reject_share = 0.9 }}
         store = {{ path = "{name}" }}
-        output = {{ path = "{name}-out", plot = false }}
+        output = {{ path = "{name}-out", sidecars = [] }}
         advanced = {{ vocab_size = 512, token_dims = 8, decoder_tokens = 2000 }}
         clusters = {{ k = 4 }}
         order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}

@@ -76,14 +76,6 @@ BY_HAND: dict[str, list[Any]] = {
         *({"block_strategy": name} for name in ("f3", "block_shuffle", "nope", "")),
         [],
     ],
-    "ari_comparison.spaces": [
-        ["deep", "shallow"],
-        ["shallow", "external"],
-        ["deep", "deep"],
-        ["shallow"],
-        ["shallow", "none"],
-        [],
-    ],
     "order.traits": [
         {},
         *({"cluster": weight} for weight in REAL),
@@ -100,7 +92,7 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "mixing.trait": ["", "\0", "cluster", "length", "score", "nope", "const"],
     "mixing.weights": [
-        *("natural", "sqrt", "temperature", "unimax", "nope", ""),
+        *("natural", "sqrt", "unimax", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],
@@ -110,8 +102,8 @@ BY_HAND: dict[str, list[Any]] = {
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
-    "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
-    "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
+    "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
+    "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
@@ -123,10 +115,10 @@ BY_HAND: dict[str, list[Any]] = {
     "deep.model": ["", "bootstrap", "/dev/null", "no/where", "no/where@main", "no/where@../..", "a@"],
     "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
-    "engine.kind": ["local", "nope"],  # Ray has tests of its own
-    "engine.address": ["", "nope", "127.0.0.1:1"],
+    "engine.address": ["", "local", "nope"],  # Ray has tests of its own
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
     "store.cache": ["", ".", "store/cache", "other_cache"],
+    "output.sidecars": [[], ["plot"], ["plot", "arrays"], ["nope"], "plot"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
@@ -208,7 +200,7 @@ paths = ["docs.jsonl"]
 path = "store"
 [output]
 path = "out"
-plot = false
+sidecars = []
 [advanced]
 vocab_size = 512
 token_dims = 8
@@ -216,8 +208,6 @@ decoder_tokens = 2000
 film_frames = 2
 [deep]
 dtype = "float32"
-[k_calibration]
-values = [2, 3]
 [clusters]
 k = 4
 [order]
@@ -265,10 +255,8 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # Workers of this machine have no address, nothing is mixed
-    # or chosen, and the input is one alone.
+    # Nothing is mixed or chosen, and the input is one alone.
     alone = (
-        ".address",
         "input.source",
         ".total_tokens",
         ".max_repeats",
@@ -295,7 +283,6 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
 MOST: dict[str, Any] = {
     "seed": 2**63 - 1,
     "advanced.silhouette_documents": 2**53,
-    "k_calibration.values": [2, 59, 60, 61, 10_000],
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": sorted(STRATEGIES),
@@ -305,7 +292,6 @@ MOST: dict[str, Any] = {
 }
 LEAST: dict[str, Any] = {
     "advanced.silhouette_documents": 1,
-    "k_calibration.values": [2],
     "advanced.map_documents": 1,
     "clusters.k": 1,
     "comparison.documents": ["original"],

@@ -64,7 +64,6 @@ def task(**changes: Any) -> Task:
         class_count=VOCABULARY,
         seed=1,
         learning_rate=3e-3,
-        schedule="cosine",
         batch=BATCH,
         epochs=1,
         attend_within_documents=False,
@@ -82,7 +81,7 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
     steps = len(ids) // of.batch
     losses, norms = [], []
     for step, batch in enumerate(ids.split(of.batch)):
-        optimiser.param_groups[0]["lr"] = of.learning_rate * rate(step, steps, of.schedule)
+        optimiser.param_groups[0]["lr"] = of.learning_rate * rate(step, steps)
         scores = model(input_ids=batch[:, :-1]).logits
         loss = cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
         optimiser.zero_grad()
@@ -94,9 +93,8 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_it_is_a_plain_loop_over_consecutive_batches(schedule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays, of = data(24, epochs=2), task(epochs=2, schedule=schedule)
+def test_it_is_a_plain_loop_over_consecutive_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, of = data(24, epochs=2), task(epochs=2)
     found = train(of, in_memory_export(arrays, BATCH))
     losses, norms = plain_losses(arrays, of)
     np.testing.assert_allclose(found.losses, losses, rtol=2e-4)
@@ -206,7 +204,7 @@ def test_stable_ranks() -> None:
 
 
 def test_a_loss_that_is_no_number_ends_the_training_at_its_step() -> None:
-    found = train(task(learning_rate=1e12, schedule="constant"), in_memory_export(data(80), BATCH))
+    found = train(task(learning_rate=1e12), in_memory_export(data(80), BATCH))
     assert 0 < found.failed < 20
     assert np.isfinite(found.losses[: found.failed]).all()
     assert np.isnan(found.losses[found.failed :]).all()

@@ -217,7 +217,6 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     np.save(tmp_path / "own.npy", pointing(texts, "moods" if chosen == "external" else "noise"))
     settings = settings_of(
         tmp_path,
-        ari_comparison={"spaces": ("shallow", "external")},
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},
     )
     run = embed(settings, shallow="topics")
@@ -245,7 +244,6 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
     monkeypatch.setattr(drift, "CHANGED", 0.0)
     settings = settings_of(
         tmp_path,
-        ari_comparison={"spaces": ("shallow", "external")},
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},
         clusters={"k": 2},
         refit={"clusters": "never"},

@@ -42,10 +42,9 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     base: dict[str, Any] = {
         "input": {"paths": [str(folder / "docs.jsonl")]},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 16},
-        "clusters": {"k": "auto"},
-        "k_calibration": {"values": VALUES},
+        "clusters": {"k": VALUES},
         "sequence": {"length": 128, "batch": 4},
     }
     return Settings(
@@ -128,7 +127,7 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
             by_place[places] = vectors
         assert_array_equal(by_place, kept.kept)
     streamed = settings.model_copy(
-        update={"clusters": settings.clusters.model_copy(update={"algorithm": "minibatch"})}
+        update={"clusters": settings.clusters.model_copy(update={"method": "minibatch"})}
     )
     receipt = run_stage("k_calibration", streamed, Silent())
     assert receipt.figures["recommended"] == 4
@@ -213,9 +212,7 @@ COPIES = [
 def test_what_is_too_small_for_a_number_is_said(
     tmp_path: Path, texts: list[str], tried: list[int], recommended: int | str, taken: int, note: str
 ) -> None:
-    settings = settings_of(
-        tmp_path, k_calibration={"values": (5, 9, 12)}, sequence={"length": 8192, "batch": 256}
-    )
+    settings = settings_of(tmp_path, clusters={"k": (5, 9, 12)}, sequence={"length": 8192, "batch": 256})
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     calibration = receipts["k_calibration"]

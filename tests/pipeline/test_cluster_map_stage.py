@@ -252,7 +252,9 @@ def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
 def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
     make_corpus: Callable[..., Corpus], tmp_path: Path
 ) -> None:
-    corpus = make_corpus(output={"sidecars": True, "path": tmp_path / "out"}, advanced={"map_documents": 50})
+    corpus = make_corpus(
+        output={"sidecars": ("arrays",), "path": tmp_path / "out"}, advanced={"map_documents": 50}
+    )
     out = tmp_path / "out"
 
     def make_output() -> set[str]:

@@ -41,7 +41,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     return Settings(
         input={"paths": [str(folder / "docs.jsonl")]},
         store={"path": folder / "store"},
-        output={"path": folder / "curated", "plot": False},
+        output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4, **sections.get("clusters", {})},
         order={

@@ -82,7 +82,7 @@ def test_its_settings_and_the_base_model_decide_it(
     assert len(fingerprints | {model.fingerprint}) == 4
 
     forbid_training(monkeypatch)
-    assert load_deep_model(prepared(make_settings(advanced=SMALL, output={"plot": True}))) == model
+    assert load_deep_model(prepared(make_settings(advanced=SMALL, output={"sidecars": ("plot",)}))) == model
 
 
 def test_it_is_trained_on_the_documents_of_the_lowest_ids(

@@ -31,7 +31,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     defaults: dict[str, Any] = {
         "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 8},
         "clusters": {"k": 4},
         "sequence": {"length": 64, "batch": 8},

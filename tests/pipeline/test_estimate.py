@@ -103,7 +103,7 @@ def test_stages_of_neural_networks_are_measured_on_a_few_documents(
     else:
         settings = make_settings(
             advanced=few,
-            heldout={"share": 0.1},
+            heldout={"documents": 0.1},
             evidence={"tokens": 500, "orders": ("curated",), "seeds": 1, "batch": 4},
             sequence={"length": 32, "batch": 4},
             engine={"workers": 1},

@@ -33,16 +33,15 @@ SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
     "deep": {"dtype": "float32"},
     "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
-    "gradients": {"dims": 32, "max_tokens": 32},
+    "gradients": {"dims": 32},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
 }
 CASES: dict[str, dict[str, Any]] = {
     "all": {
         "embedding": {"kind": "auto", "pca": 4},
-        "clusters": {"k": "auto"},
-        "k_calibration": {"values": (2, 4)},
-        "heldout": {"share": 0.1},
+        "clusters": {"k": (2, 4)},
+        "heldout": {"documents": 0.1},
         "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
         "order": {
             "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0},

@@ -41,7 +41,7 @@ def settings_of(corpus: Path, **sections: dict[str, Any]) -> Settings:
     return Settings(
         input={"paths": [str(corpus)]},
         store={"path": corpus.parent / "store"},
-        output={"path": corpus.parent / "curated", "plot": False},
+        output={"path": corpus.parent / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 8},
         clusters={"k": 4},
         **sections,

@@ -415,7 +415,7 @@ SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitch
     "sections",
     [
         {"mixing": {"trait": "source", "weights": SHARES}},
-        {"heldout": {"share": 0.2}},
+        {"heldout": {"documents": 0.2}},
         {"selection": {"method": "random", "vectors": "shallow", "tokens": 900}},
     ],
     ids=["mixing", "heldout", "selection"],
@@ -523,7 +523,11 @@ def token_id(folder: Path, token: str) -> int:
 def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
     stage: str, make: Make, checkpoint: Path
 ) -> None:
-    sections = {"heldout": {"share": 0.1}, "evidence": {"tokens": 10_000}, "model": {"base": str(checkpoint)}}
+    sections = {
+        "heldout": {"documents": 0.1},
+        "evidence": {"tokens": 10_000},
+        "model": {"base": str(checkpoint)},
+    }
     (checkpoint / "config.json").write_text("{}")
     formats = ["parquet"] if stage == "exports" else []
     asked, not_asked = (make(*formats, **sections, packing={"end_of_text": each}) for each in (True, False))

@@ -94,7 +94,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     vectors[7] = 0
     vectors[60] += 1
     np.save(corpus.path, vectors.astype(np.float64) * 1e200)
-    made = corpus.run(output={"sidecars": True})
+    made = corpus.run(output={"sidecars": ("arrays",)})
     report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
     assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)
@@ -115,9 +115,7 @@ def test_vectors_of_your_own_may_be_compared_without_being_clustered(
 ) -> None:
     monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
     corpus.write(TEXTS)
-    settings = corpus.settings(
-        embedding={"kind": "shallow"}, ari_comparison={"spaces": ("shallow", "external")}
-    )
+    settings = corpus.settings(embedding={"kind": "shallow"})
     assert "external_embeddings" not in GRAPH.needed(settings)
     made = run_all(settings, Silent(), GRAPH.needed(settings, "ari_comparison"))
     assert made["ari_comparison"].figures["spaces"] == ["shallow", "external"]

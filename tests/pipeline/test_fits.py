@@ -27,8 +27,7 @@ SMALL: dict[str, Any] = {
     "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 4_000},
     "embedding": {"kind": "auto", "pca": 4},
     "deep": {"dtype": "float32"},
-    "k_calibration": {"values": (2, 4)},
-    "clusters": {"k": "auto"},
+    "clusters": {"k": (2, 4)},
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
@@ -68,7 +67,7 @@ def settings_in(folder: Path, **sections: Any) -> Settings:
         | {
             "input": {"paths": [str(folder / "docs.jsonl")]},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "plot": False},
+            "output": {"path": folder / "curated", "sidecars": ()},
         }
         | {
             name: {**SMALL.get(name, {}), **section} if isinstance(section, dict) else section

@@ -33,7 +33,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     made = Settings(
         input={"paths": [str(folder / "docs.jsonl")], "id_field": "id", "source_field": "source"},
         store={"path": folder / "store"},
-        output={"path": folder / "curated", "plot": False},
+        output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4},
         order={"length_bins": 5},

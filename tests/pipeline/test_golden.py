@@ -38,7 +38,6 @@ from tests.models.test_quality import save_classifier
 EVIDENCE = (
     "deep_embeddings",
     "ari_comparison",
-    "k_calibration",
     "cluster_map",
     "strategy_comparison",
     "near_duplicates",
@@ -156,10 +155,9 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         # Field of ids, on which no other result depends.
         input={"paths": [str(corpus)], "id_field": "source"},
         store={"path": folder / "store"},
-        output={"path": folder / "curated", "plot": False},
+        output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 8, "decoder_tokens": 8_000},
         deep={"dtype": "float32"},
-        k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
         embedding={"pca": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0}, "length_bins": 5},
@@ -175,10 +173,12 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
     evidence = [stage for name in EVIDENCE for stage in GRAPH.step(settings, name)]
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
+    tried = settings.model_copy(update={"clusters": settings.clusters.model_copy(update={"k": (2, 4, 8)})})
+    make(tried, GRAPH.step(tried, "k_calibration"))
     external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
     make(settings.model_copy(update={"embedding": external}), EXTERNAL)
-    mixing = settings.mixing.model_copy(update={"weights": "temperature", "total_tokens": 9_000})
-    heldout = settings.heldout.model_copy(update={"share": 0.1})
+    mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})
+    heldout = settings.heldout.model_copy(update={"documents": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
     quality = str(save_classifier(folder / "classifier", 2))

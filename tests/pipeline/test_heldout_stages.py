@@ -83,7 +83,7 @@ def test_a_share_of_each_source_is_held_out_with_all_that_is_near(
     records += [{**record, "source": "copies"} for record in records] + [edited(record) for record in records]
     records += [{"text": f"single {number}", "source": f"one {number}"} for number in range(2)]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(heldout={"share": SHARE}, input={"id_field": "text"})
+    settings = make_settings(heldout={"documents": SHARE}, input={"id_field": "text"})
     run = ran(settings, "curated_output")
 
     table = pq.read_table(settings.output.path / "heldout.parquet")
@@ -118,7 +118,7 @@ def test_an_append_leaves_what_is_held_out_and_removes_what_is_near_it(
     tmp_path: Path, make_settings: Make
 ) -> None:
     records = topic_records(30)
-    settings = make_settings(heldout={"share": SHARE})
+    settings = make_settings(heldout={"documents": SHARE})
     write_jsonl(tmp_path / "docs.jsonl", records)
     before = texts_by_source(ran(settings))
     assert sum(map(len, before.values())) == 12
@@ -152,7 +152,7 @@ def test_an_append_leaves_what_is_held_out_and_removes_what_is_near_it(
 
 
 def test_a_source_that_comes_later_has_its_share_at_once(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(heldout={"share": SHARE})
+    settings = make_settings(heldout={"documents": SHARE})
     records = topic_records(30)
     write_jsonl(tmp_path / "docs.jsonl", records)
     before = texts_by_source(ran(settings))
@@ -166,7 +166,7 @@ def test_a_source_that_comes_later_has_its_share_at_once(tmp_path: Path, make_se
 
 
 def test_near_copies_of_a_document_that_is_gone_are_trained_on(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(heldout={"share": SHARE})
+    settings = make_settings(heldout={"documents": SHARE})
     records = topic_records(20)
     records += [{**record, "text": record["text"].upper()} for record in records]
     write_jsonl(tmp_path / "docs.jsonl", records)
@@ -188,7 +188,7 @@ def test_near_copies_of_a_document_that_is_gone_are_trained_on(tmp_path: Path, m
 @pytest.mark.parametrize("trait", ["cluster", "length", "score", "checked"])
 def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: Make, trait: str) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run = ran(make_settings(heldout={"share": 0.25}, mixing={"trait": trait}))
+    run = ran(make_settings(heldout={"documents": 0.25}, mixing={"trait": trait}))
     traits = load_traits(run)
     sizes = np.bincount(traits.codes[trait], minlength=len(traits.names[trait]))
     held = {source: len(texts) for source, texts in texts_by_source(run).items()}
@@ -198,7 +198,7 @@ def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: 
 def test_a_value_that_other_bins_make_is_held_out_too(tmp_path: Path, make_settings: Make) -> None:
     records = [{"text": f"short {number}"} for number in range(12)]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    by_length = {"heldout": {"share": 0.25}, "mixing": {"trait": "length"}}
+    by_length = {"heldout": {"documents": 0.25}, "mixing": {"trait": "length"}}
     settings = make_settings(**by_length)
     assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
     long = [{"text": f"long {number} {'sea ' * 40}"} for number in range(10)]
@@ -220,7 +220,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     frozen = int(tokens.sum()) // 2
     consumed = set(order[np.cumsum(tokens[order]) - tokens[order] < frozen].tolist())
 
-    settings = make_settings(heldout={"share": SHARE}, order={"frozen_tokens": frozen, "length_bins": 5})
+    settings = make_settings(heldout={"documents": SHARE}, order={"frozen_tokens": frozen, "length_bins": 5})
     records += near
     for _ in range(2):
         run = ran(settings, "curated_output")
@@ -241,7 +241,12 @@ def test_what_was_drawn_is_found_again_after_a_prune_under_other_settings(
     files = [write_jsonl(tmp_path / f"{name}.jsonl", [{"text": f"of {name}"}]) for name in ("one", "two")]
     first, *others = (
         make_settings(heldout=of)
-        for of in ({"share": SHARE}, {}, {"share": 0.3}, *({"paths": [str(file)]} for file in files))
+        for of in (
+            {"documents": SHARE},
+            {},
+            {"documents": 0.3},
+            *({"documents": [str(file)]} for file in files),
+        )
     )
     write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
     drawn = heldout_ids(ran(first, "heldout"))
@@ -275,7 +280,7 @@ def test_files_of_their_own_are_kept_whole_and_their_copies_removed(
     else:
         lines = b"".join(orjson.dumps(record) + b"\n" for record in validation)
         file.write_bytes(gzip.compress(lines) if kind.endswith("gz") else lines)
-    settings = make_settings(heldout={"paths": [str(file)]})
+    settings = make_settings(heldout={"documents": [str(file)]})
     run = ran(settings, "curated_output")
 
     rows = pq.read_table(settings.output.path / "heldout.parquet").to_pylist()
@@ -298,10 +303,10 @@ def test_files_of_their_own_are_kept_whole_and_their_copies_removed(
     assert run.receipt("heldout_copies").figures["new_documents"] == 280
     other = tmp_path / "other.jsonl"
     write_jsonl(other, [{"text": records[7]["text"]}])
-    run = ran(make_settings(heldout={"paths": [str(other)]}))
+    run = ran(make_settings(heldout={"documents": [str(other)]}))
     assert texts_by_source(run) == {"other": {records[7]["text"]}}
     write_jsonl(other, [{"text": records[8]["text"]}])
-    assert texts_by_source(ran(make_settings(heldout={"paths": [str(other)]}))) == {
+    assert texts_by_source(ran(make_settings(heldout={"documents": [str(other)]}))) == {
         "other": {records[8]["text"]}
     }
 
@@ -319,7 +324,7 @@ def lines(*records: Any) -> bytes:
         (b'{"text": "cut sho', "record 1 of .*: not valid JSON"),
         (lines({"text": "x" * 2000}), "record 1 of .*: a record of 2,011 bytes or more"),
         (lines({"text": "y" * 500}, {"text": "z" * 500}), "are 1,0.. bytes; expected 800 at most"),
-        (None, r"heldout.paths: no file matches '.*valid.jsonl'"),
+        (None, r"heldout.documents: no file matches '.*valid.jsonl'"),
     ],
     ids=["empty", "no text", "empty text", "cut short", "too long", "too much", "not there"],
 )
@@ -331,7 +336,7 @@ def test_files_that_cannot_be_validated_on_are_refused(
     if content is not None:
         (tmp_path / "valid.jsonl").write_bytes(content)
     settings = make_settings(
-        heldout={"paths": [str(tmp_path / "valid.jsonl")]}, input={"max_record_bytes": 1999}
+        heldout={"documents": [str(tmp_path / "valid.jsonl")]}, input={"max_record_bytes": 1999}
     )
     with pytest.raises(InputError, match=said):
         run_all(settings, Silent(), ["raw_docs", "heldout"])
@@ -344,16 +349,16 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
     write_jsonl(tmp_path / "docs.jsonl", records)
     sea = write_jsonl(tmp_path / "valid.jsonl", [record for record in records if "sea" in record["source"]])
     with pytest.raises(InputError, match=r"of source sea.example nothing is left.*12 of its 12 records"):
-        ran(make_settings(heldout={"paths": [str(sea)]}))
-    with pytest.raises(InputError, match=r"less than half a document.*raise heldout.share"):
-        ran(make_settings(heldout={"share": 0.01}))
+        ran(make_settings(heldout={"documents": [str(sea)]}))
+    with pytest.raises(InputError, match=r"less than half a document.*raise heldout.documents"):
+        ran(make_settings(heldout={"documents": 0.01}))
     with pytest.raises(InputError, match=r"no record has the field 'sauce', which .*mixing.trait"):
-        ran(make_settings(heldout={"share": 0.1}, mixing={"trait": "sauce"}))
+        ran(make_settings(heldout={"documents": 0.1}, mixing={"trait": "sauce"}))
     monkeypatch.setattr(heldout, "MAX_BYTES", 1000)
     with pytest.raises(
-        InputError, match=r"heldout.share = 0.5 holds out 6,\d\d\d bytes; expected 1,000 at most"
+        InputError, match=r"heldout.documents = 0.5 holds out 6,\d\d\d bytes; expected 1,000 at most"
     ):
-        ran(make_settings(heldout={"share": 0.5}))
+        ran(make_settings(heldout={"documents": 0.5}))
 
 
 def test_copies_in_another_case_or_normal_form_are_not_trained_on(
@@ -366,7 +371,7 @@ def test_copies_in_another_case_or_normal_form_are_not_trained_on(
     records = [{"text": text, "source": "one"} for text in [*forms, *others]]
     valid = write_jsonl(tmp_path / "valid.jsonl", [{"text": text}])
     write_jsonl(tmp_path / "docs.jsonl", records)
-    run = ran(make_settings(heldout={"paths": [str(valid)]}))
+    run = ran(make_settings(heldout={"documents": [str(valid)]}))
     assert [record["text"] for record in trained(run, records)] == others
     removed = [orjson.loads(line) for line in removed_lines(run, load_heldout(run)).splitlines()]
     assert {row["similarity"] for row in removed} == {1.0}
@@ -388,11 +393,11 @@ def mark(number: int) -> str:
 @pytest.mark.parametrize(
     ("heldout", "trait", "every_stage", "learnt_before"),
     [
-        ({"share": 0.07}, "source", True, False),
-        ({"share": 0.07}, "score", False, False),
-        ({"paths": ["valid.jsonl"]}, "source", False, False),
-        ({"share": 0.07}, "length", False, True),
-        ({"share": 0.07}, "cluster", False, True),
+        ({"documents": 0.07}, "source", True, False),
+        ({"documents": 0.07}, "score", False, False),
+        ({"documents": ["valid.jsonl"]}, "source", False, False),
+        ({"documents": 0.07}, "length", False, True),
+        ({"documents": 0.07}, "cluster", False, True),
     ],
     ids=["source", "number", "files", "length", "cluster"],
 )
@@ -410,8 +415,8 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     records += [{**record, "text": f"{record['text']} {end}"} for record in records for end in range(4)]
     write_jsonl(tmp_path / "docs.jsonl", records)
     write_jsonl(tmp_path / "valid.jsonl", records[:24:7])
-    if "paths" in heldout:
-        heldout = {"paths": [str(tmp_path / name) for name in heldout["paths"]]}
+    if isinstance(heldout["documents"], list):
+        heldout = {"documents": [str(tmp_path / name) for name in heldout["documents"]]}
     settings = make_settings(
         heldout=heldout,
         mixing={"trait": trait},
@@ -419,7 +424,6 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
-        k_calibration={"values": (2, 4)},
         comparison={"documents": ("original", "balanced"), "sequences": ("original",)},
         exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
     )
@@ -453,7 +457,7 @@ def test_what_leaves_out_held_out_documents_is_all_that_can(
     make_settings: Make, trait: str, frozen: int
 ) -> None:
     settings = make_settings(
-        heldout={"share": SHARE},
+        heldout={"documents": SHARE},
         mixing={"trait": trait},
         embedding={"kind": "auto", "pca": 4},
         order={"frozen_tokens": frozen, "traits": {"difficulty": 1.0}},
@@ -475,28 +479,30 @@ def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_
 ) -> None:
     fits = ("base_model", "cluster_names")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    first = ran(make_settings(heldout={"share": SHARE}), "curated_output")
+    first = ran(make_settings(heldout={"documents": SHARE}), "curated_output")
     held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
     write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
-    settings = make_settings(heldout={"share": SHARE}, refit={"clusters": "never"})
+    settings = make_settings(heldout={"documents": SHARE}, refit={"clusters": "never"})
     planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, settings).stages}
     assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
     grown = ran(settings, "curated_output")
     assert len(heldout_ids(grown)) > held
     assert [grown.receipt(name).version for name in fits] == versions
-    other = ran(make_settings(heldout={"share": 0.3}, refit={"clusters": "never"}), "curated_output")
+    other = ran(make_settings(heldout={"documents": 0.3}, refit={"clusters": "never"}), "curated_output")
     assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
 
 
-@pytest.mark.parametrize("heldout", [{"share": SHARE}, {"paths": ["valid.jsonl"]}], ids=["share", "files"])
+@pytest.mark.parametrize(
+    "heldout", [{"documents": SHARE}, {"documents": ["valid.jsonl"]}], ids=["share", "files"]
+)
 def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
     tmp_path: Path, make_settings: Make, heldout: dict[str, Any]
 ) -> None:
     records = topic_records(25)
     write_jsonl(tmp_path / "docs.jsonl", records)
     write_jsonl(tmp_path / "valid.jsonl", records[:2])
-    if "paths" in heldout:
-        heldout = {"paths": [str(tmp_path / "valid.jsonl")]}
+    if isinstance(heldout["documents"], list):
+        heldout = {"documents": [str(tmp_path / "valid.jsonl")]}
     for before in ({}, heldout):
         first = ran(make_settings(heldout=before), "curated_output").receipt("base_model").version
         frozen = make_settings(heldout=heldout, order={"frozen_tokens": 400, "length_bins": 5})
@@ -510,9 +516,11 @@ def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
 
 def test_consumed_tokens_go_on_after_a_run_that_was_refused(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(25))
-    ran(make_settings(heldout={"share": SHARE}), "curated_output")
+    ran(make_settings(heldout={"documents": SHARE}), "curated_output")
     settings = make_settings(
-        heldout={"share": SHARE}, mixing={"trait": "cluster"}, order={"frozen_tokens": 400, "length_bins": 5}
+        heldout={"documents": SHARE},
+        mixing={"trait": "cluster"},
+        order={"frozen_tokens": 400, "length_bins": 5},
     )
     first = ran(settings, "curated_output").receipt("base_model").version
     with pytest.raises(InputError, match=r"made with other settings \(the base model was another one\)"):
@@ -524,10 +532,8 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings:
     records = topic_records(3)
     for name in ("docs", "valid"):
         write_jsonl(tmp_path / f"{name}.jsonl", records)
-    with pytest.raises(
-        InputError, match=r"all 12 documents are held out.*take documents out of heldout.paths"
-    ):
-        ran(make_settings(heldout={"paths": [str(tmp_path / "valid.jsonl")]}))
+    with pytest.raises(InputError, match=r"all 12 documents are held out.*take documents out of its files"):
+        ran(make_settings(heldout={"documents": [str(tmp_path / "valid.jsonl")]}))
 
 
 def test_a_validation_set_that_was_deleted_is_refused_or_drawn_anew(
@@ -536,7 +542,7 @@ def test_a_validation_set_that_was_deleted_is_refused_or_drawn_anew(
     """Of ten records one is held out; once it is gone, a tenth of what is left is none of any value."""
     records = topic_records(3)[:10]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(heldout={"share": 0.2}, mixing={"trait": "source"})
+    settings = make_settings(heldout={"documents": 0.2}, mixing={"trait": "source"})
     run_all(settings, Silent())
     held = set(pq.read_table(settings.output.path / "heldout.parquet")["text"].to_pylist())
     left = [record for record in records if record["text"] not in held]

@@ -24,7 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "deep", "pca": {"deep": 3}},
         "advanced": {"stored": "float16"},
     },
-    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": "auto"}},
+    "auto": {"embedding": {"kind": "auto", "pca": {"shallow": 2}}, "clusters": {"k": (2, 4)}},
     "external": {"embedding": {"kind": "external", "pca": 2}},
 }
 
@@ -57,9 +57,8 @@ def test_every_kind_of_vectors(
             "deep": {"model": str(checkpoint), **sections.get("deep", {})},
         },
         refit={"clusters": "never"},
-        k_calibration={"values": [2, 4]},
         packing={"method": "related"},
-        output={"sidecars": True},
+        output={"sidecars": ("arrays",)},
     )
 
     rows = [np.random.default_rng([*record["text"].encode()]).normal(size=5) for record in topic_records(20)]

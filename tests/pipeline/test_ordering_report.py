@@ -42,7 +42,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     defaults: dict[str, Any] = {
         "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 8},
         "clusters": {"k": 4},
         "order": {"length_bins": 5, "traits": {"cluster": 1.0, "source": 1.0}},
@@ -128,7 +128,7 @@ def test_pruning_leaves_it_and_another_output_removes_it(corpus: Path) -> None:
     assert path.read_bytes() == before
     beside = settings.output.path / "ordering_report.txt"
     beside.write_text("the user's own")
-    run_all(settings_of(corpus, output={"sidecars": True}), Silent())
+    run_all(settings_of(corpus, output={"sidecars": ("arrays",)}), Silent())
     assert not path.exists() and beside.exists()
     run_all(settings, Silent())
     assert not path.exists()

@@ -160,7 +160,7 @@ def test_parquet_output_of_jsonl_input_is_refused(corpus: Path, make_settings: M
 
 
 def test_sidecars_have_a_row_per_record_in_input_order(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(output={"sidecars": True})
+    settings = make_settings(output={"sidecars": ("arrays",)})
     run(settings)
     results = load_results(settings.store.path)
     tokens = np.load(settings.output.path / "token_counts.npy")
@@ -267,7 +267,7 @@ def test_a_trait_no_record_has_is_an_error(corpus: Path, make_settings: Make) ->
 )
 def test_tiny_corpora_work(tmp_path: Path, make_settings: Make, records: list[dict[str, Any]]) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(clusters={"k": 10}, output={"plot": True})
+    settings = make_settings(clusters={"k": 10}, output={"sidecars": ("plot",)})
     reports = run(settings)
     assert reports["raw_docs"]["documents"] == 1
     assert reports["curated_output"]["records"] == len(records)

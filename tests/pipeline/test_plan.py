@@ -209,7 +209,7 @@ def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, 
 
 
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
+    settings = make_settings(clusters={"k": [2, 4]})
 
     def scopes() -> tuple[str, str]:
         made = planned(make_plan(GRAPH, settings))

@@ -87,7 +87,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
         deep={"dtype": "float32"},
         advanced={"decoder_tokens": 2_000},
         refit={"clusters": "never"},
-        output={"plot": True},
+        output={"sidecars": ("plot",)},
     )
     store = LocalStore(settings.store.path)
     stages = GRAPH.needed(settings, "curated_output", "ari_comparison", "ordering_report")

@@ -130,7 +130,7 @@ def test_whole_numbers_are_mixed_as_texts_are(tmp_path: Path, make_settings: Mak
         settings = make_settings(
             input={"paths": [str(file)], "source_field": "source"},
             store={"path": folder / "store"},
-            output={"path": folder / "out", "plot": False},
+            output={"path": folder / "out", "sidecars": ()},
             order={"traits": {"cluster": 1.0, "source": 1.0}},
             mixing={"weights": weights},
             sequence={"length": 64, "batch": 8},
@@ -268,7 +268,6 @@ def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None
     for text, said in (
         ("[mixing]\ntotal_tokens = 5", "set mixing.weights"),
         ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
-        ('[heldout]\nshare = 0.1\npaths = ["x.jsonl"]', "remove one of them"),
     ):
         file.write_text(text)
         with pytest.raises(SettingsError, match=said):
@@ -304,11 +303,11 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
     [
         pytest.param({"mixing": {"weights": {"a": 0.2, "b": 0.8}}}, id="a part of one"),
         pytest.param({"mixing": {"weights": "sqrt"}}, id="sqrt"),
-        pytest.param({"mixing": {"weights": "temperature", "exponent": 0.1}}, id="temperature"),
+        pytest.param({"mixing": {"weights": 0.1}}, id="power"),
         pytest.param({"mixing": {"weights": "natural", "total_tokens": 1500}}, id="total"),
         pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
         pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),
-        pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"share": 0.1}}, id="held out"),
+        pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"documents": 0.1}}, id="held out"),
         pytest.param(
             {
                 "mixing": {"weights": {"a": 0.2, "b": 0.8}},

@@ -47,7 +47,7 @@ def settings_in(folder: Path, name: str = "docs.jsonl", **sections: Any) -> Sett
         | {
             "input": {"paths": [str(folder / name)]},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "plot": False, "shard_bytes": 20_000},
+            "output": {"path": folder / "curated", "sidecars": (), "shard_bytes": 20_000},
         }
         | sections
     )
@@ -373,7 +373,7 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     table = table.append_column("source", coded)
     table = pa.concat_tables([table, table.slice(3, 2)])
     pq.write_table(table, tmp_path / "docs.parquet")
-    output = {"path": tmp_path / "curated", "plot": False, "format": format}
+    output = {"path": tmp_path / "curated", "sidecars": (), "format": format}
     settings = settings_in(tmp_path, "docs.parquet", output=output)
     run_all(settings)
     finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]

@@ -76,7 +76,7 @@ def corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
         sections = {
             "input": blocks(tmp_path / "in"),
             "order": {"traits": traits, "length_bins": 5},
-            "output": {"path": tmp_path / name / "out", "plot": False},
+            "output": {"path": tmp_path / name / "out", "sidecars": ()},
             **sections,
         }
         return make_settings(store={"path": tmp_path / name / "store"}, **sections)

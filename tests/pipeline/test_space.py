@@ -141,7 +141,7 @@ def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> N
 def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    auto = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
+    auto = make_settings(clusters={"k": [2, 4]})
     stages = GRAPH.needed(auto, "clusters")
     first = run_all(auto, Silent(), stages)
     recommended = first["k_calibration"].figures["recommended"]
@@ -163,11 +163,9 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     )
 
 
-@pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
-def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm: str) -> None:
-    settings = make_settings(
-        clusters={"algorithm": algorithm, "metric": "euclidean"}, embedding={"pooling": "mean"}
-    )
+@pytest.mark.parametrize("method", ["minibatch", "euclidean"])
+def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, method: str) -> None:
+    settings = make_settings(clusters={"method": method}, embedding={"pooling": "mean"})
     cluster(settings)
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     grown = cluster(settings)

@@ -147,7 +147,7 @@ def test_diversity_of_parts_and_batches_and_sums_that_an_append_adds_to(
 @pytest.mark.slow
 def test_what_is_consumed_stays_chosen_and_what_is_held_out_is_not(corpus: Path, make_settings: Make) -> None:
     settings = selecting(make_settings, corpus, method="random", documents=20)
-    settings = settings.model_copy(update={"heldout": settings.heldout.model_copy(update={"share": 0.2})})
+    settings = settings.model_copy(update={"heldout": settings.heldout.model_copy(update={"documents": 0.2})})
     ran(settings)
     before = load_results(settings.store.path)
     consumed = before.sequences[before.sequences.position < 2].document.unique()
@@ -185,7 +185,7 @@ def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings
         update={
             "advanced": settings.advanced.model_copy(update={"decoder_tokens": 2_000}),
             "deep": settings.deep.model_copy(update={"dtype": "float32"}),
-            "gradients": settings.gradients.model_copy(update={"dims": 64, "max_tokens": 32}),
+            "gradients": settings.gradients.model_copy(update={"dims": 64}),
         }
     )
     ran(settings, "subset_selection")

@@ -53,11 +53,11 @@ def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections
     defaults: dict[str, Any] = {
         "input": {"paths": [str(corpus)], "source_field": "source"},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "plot": False},
+        "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
-        "heldout": {"share": 0.1},
+        "heldout": {"documents": 0.1},
         "sequence": {"length": LENGTH, "batch": 4},
         "engine": {"workers": 1},
         "evidence": {"tokens": 1_000, "orders": FEW, "seeds": 1, "batch": 4, **evidence},
@@ -295,7 +295,7 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("evidence", "sections", "said"),
     [
-        ({}, {"heldout": {}}, "no documents are held out to validate on; set heldout.share"),
+        ({}, {"heldout": {}}, "no documents are held out to validate on; set heldout.documents"),
         ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
         ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
@@ -309,7 +309,7 @@ def test_bad_input_is_said(
     if "engine" in sections:
         of = of.model_copy(update={"engine": of.engine.model_copy(update=sections["engine"])})
     if "heldout" in sections:
-        of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"share": None})})
+        of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"documents": None})})
     with pytest.raises(InputError, match=said):
         ran(of)
 

@@ -53,7 +53,7 @@ def settings_for(folder: Path, pattern: str = "*.jsonl*") -> Settings:
     return Settings(
         input={"paths": [str(folder / pattern)]},
         store={"path": folder.parent / "store"},
-        output={"path": folder.parent / "curated", "plot": False},
+        output={"path": folder.parent / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 8, "settle_seconds": SETTLE},
         clusters={"k": 2},
         order={"length_bins": 3},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from obstore.store import MemoryStore
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.store import head, sources
 from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
+from dagster_divorder.store.connect import CACHE_BYTES, store_at
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
@@ -227,6 +229,12 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
         with pytest.raises(StoreError, match="ignores the conditions of writes"):
             process().open()
         assert obstore.list(memory).collect() == []
+
+
+def test_copies_in_a_folder_that_is_named_are_bounded_by_its_disk_alone() -> None:
+    named, unnamed = store_at(PLACE, Path("/cache")), store_at(PLACE)
+    assert isinstance(named, ObjectStore) and isinstance(unnamed, ObjectStore)
+    assert (named.cache_bytes, unnamed.cache_bytes) == (sys.maxsize, CACHE_BYTES)
 
 
 def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

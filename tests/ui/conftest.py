@@ -16,7 +16,7 @@ from tests.ui.dagster_dev import DagsterDev
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-AUTOMATION = "[advanced]\ninterval_seconds = 1\nsettle_seconds = 1\n"
+AUTOMATION = "[advanced]\nsettle_seconds = 1\n"
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_the_runs_of_others_on_the_same_instance_are_left_alone(
     for name in ("ours", "neighbour"):
         (tmp_path / name).mkdir()
         config = make_corpus(tmp_path / name)
-        rarely = "[advanced]\ninterval_seconds = 1\nsettle_seconds = 3600\n"
+        rarely = "[advanced]\nsettle_seconds = 3600\n"
         config.write_text(config.read_text().replace("[advanced]\n", rarely))
         (tmp_path / f"{name}.py").write_text(OURS.format(config=str(config)))
         stores[name] = LocalStore(tmp_path / name / "store")

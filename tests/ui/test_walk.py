@@ -48,9 +48,6 @@ SMALL = "[advanced]\nvocab_size = 512\ntoken_dims = 16\ndecoder_tokens = 2000\nf
 EDITED = """
 [clusters]
 k = 4
-
-[k_calibration]
-values = [3, 4, 5]
 """
 PER_TOPIC, APPENDED = 60, 2
 FIGURES = {
@@ -121,7 +118,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Walk:
     walk.do("plan, appended", "plan")
     walk.do("run, appended", "run", "--details")
     walk.do("report", "report")
-    other = {"DIVORDER_CLUSTERS__K": "3"}
+    other = {"DIVORDER_CLUSTERS__K": "5"}
     walk.do("plan, other k", "plan", **other)
     walk.do("run, other k", "run", **other)
     walk.do("report, other k", "report", **other)
@@ -165,7 +162,7 @@ def test_appended_lines_are_named_and_they_alone_are_computed(walk: Walk) -> Non
 
 
 def test_another_number_of_clusters_and_back_leaves_nothing_stale(walk: Walk) -> None:
-    assert "clusters.k 4 -> 3" in walk.said["plan, other k"]
+    assert "clusters.k 4 -> 5" in walk.said["plan, other k"]
     keys = {}
     for step in ("report", "report, other k"):
         manifest = orjson.loads(walk.made[step]["curated_meta.json"])
@@ -446,13 +443,13 @@ def test_one_figure_is_the_same_everywhere(
                 row["below all shuffles"].split()[0]
             )
 
-    # Evidence: this output's own pair; three clusters, which the corpus was given too as it is; agreement.
+    # Evidence: this output's own pair; five clusters, which the corpus was given too as it is; agreement.
     (own,) = [row for row in tables[caption_of(tables, "Strategies compared")] if row["marked"] == "true"]
     for name in IN_MANIFEST:
         assert own[name] == orders[name][ours], name
     tried = {row["k"]: row for row in tables[caption_of(tables, "Numbers of clusters tried")]}
     sizes = sorted(orjson.loads(walk.made["run, other k"]["curated_meta.json"])["cluster_sizes"])
-    ends = [tried["3"][f"{name} cluster"] for name in ("smallest", "median", "largest")]
+    ends = [tried["5"][f"{name} cluster"] for name in ("smallest", "median", "largest")]
     assert ends == [str(size) for size in sizes]
     agreement = {row["measure"]: row["value"] for row in tables["Agreement of the two clusterings"]}
     assert agreement["Adjusted Rand index (ARI)"] == f"{made['ari_comparison']['ari'].value:.3f}"

@@ -97,10 +97,10 @@ ALWAYS = ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl"
     ("name", "output", "sections"),
     [
         *((name, {}, {}) for name in ALWAYS),
-        ("embeddings.npy", {"sidecars": True}, {}),
-        ("ordering_comparison.png", {"plot": True}, {}),
-        ("heldout.parquet", {}, {"heldout": Heldout(share=0.1)}),
-        ("heldout_removed.jsonl", {}, {"heldout": Heldout(share=0.1)}),
+        ("embeddings.npy", {"sidecars": ("arrays",)}, {}),
+        ("ordering_comparison.png", {"sidecars": ("plot",)}, {}),
+        ("heldout.parquet", {}, {"heldout": Heldout(documents=0.1)}),
+        ("heldout_removed.jsonl", {}, {"heldout": Heldout(documents=0.1)}),
         ("left_out.parquet", {}, {"selection": Selection(method="random", documents=1)}),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_file_of_others_is_refused_where_it_would_be_overwritten(
 ) -> None:
     (folder / name).write_text("mine")
     if name not in ALWAYS:
-        refuse_foreign_files(store, Settings(output=Output(path=folder, plot=False)))
+        refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
     with pytest.raises(InputError, match=rf"{name} is there and was not written by this store.*move it away"):
         refuse_foreign_files(store, Settings(output=Output(path=folder, **output), **sections))
     with pytest.raises(InputError, match="was not written by this store"):

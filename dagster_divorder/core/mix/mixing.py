@@ -5,7 +5,7 @@ Letters: N records, K values of the mixed trait (such as sources), T planned tok
 A plan gives value k a share s_k of T tokens, which is T s_k / size_k epochs of its records:
 
 - `natural`: s_k ~ size_k, the corpus as it is.
-- `temperature`: s_k ~ size_k ** exponent; `sqrt` is the exponent 0.5. Small values gain as it falls.
+- a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
 - `unimax`: equal tokens for every value. A value that would take more than R epochs gets R; the others share the rest
   equally.
 - a table: the shares themselves. Values that are not named get nothing.
@@ -19,7 +19,7 @@ Guarantee: the part's tokens differ from the plan by at most half of its shortes
 more than CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the
 rest; the part is then the nearest from below that records allow, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
-Sources: temperature, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
+Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
 Known weakness: a value of few long records may miss its plan; `realised` reports by how much. Books that fill up a
 share are chosen without regard to their topics.
@@ -43,7 +43,8 @@ from dagster_divorder.errors import InputError
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-RULES = ("natural", "sqrt", "temperature", "unimax")
+POWERS = {"natural": 1.0, "sqrt": 0.5, "unimax": 0.0}
+"""Rules by the power of the sizes that the weights are."""
 
 SUM_TOLERANCE = 1e-6
 """Tolerance of the sum of a table's shares, and relative tolerance of a share above its limit."""
@@ -91,18 +92,17 @@ class Realised:
 
 
 def plan_mix(
-    weights: str | Mapping[str, float],
+    weights: str | float | Mapping[str, float],
     sizes: Mapping[str, int],
     *,
-    exponent: float = 0.5,
     total_tokens: int | None = None,
     max_repeats: float | None = None,
 ) -> MixPlan:
     """Planned tokens of each value.
 
-    weights: one of RULES, or value -> share >= 0, divided by their sum if that is not 1. sizes: value -> tokens that
-    may be trained on. exponent: >= 0, for `temperature`. total_tokens: length of the stream; None: the tokens of all
-    values with a weight. max_repeats: most epochs of one value; None: no limit.
+    weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
+    tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
+    max_repeats: most epochs of one value; None: no limit.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
@@ -116,7 +116,7 @@ def plan_mix(
         raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
     if total_tokens is not None and total_tokens < 1:
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
-    weight = _weights(weights, names, available, exponent, max_repeats)
+    weight = _weights(weights, names, available, max_repeats)
     normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
@@ -267,24 +267,23 @@ def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDA
 
 
 def _weights(
-    weights: str | Mapping[str, float],
+    weights: str | float | Mapping[str, float],
     names: tuple[str, ...],
     sizes: Ints,
-    exponent: float,
     max_repeats: float | None,
 ) -> Floats:
     """The values' weights, float64 (K,); 0 for values without a share."""
-    if isinstance(weights, str):
-        if weights not in RULES:
-            raise InputError(f"mixing.weights is {weights!r}; expected one of {', '.join(RULES)}, or a table")
+    if not isinstance(weights, Mapping):
+        power = POWERS.get(weights, math.nan) if isinstance(weights, str) else weights
+        if not (math.isfinite(power) and power >= 0):
+            raise InputError(
+                f"mixing.weights is {weights!r}; expected one of {', '.join(POWERS)}, a number of 0 or more, or a table"
+            )
         if weights == "unimax" and max_repeats is None:
             raise InputError(
                 "mixing.weights is 'unimax', and mixing.max_repeats is not set; set it to the most epochs of one "
                 "value, 4 for example"
             )
-        if weights == "temperature" and not (math.isfinite(exponent) and exponent >= 0):
-            raise InputError(f"mixing.exponent is {exponent}; expected 0 or more")
-        power = {"natural": 1.0, "sqrt": 0.5, "temperature": exponent, "unimax": 0.0}[weights]
         return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
     for name, share in weights.items():
         if name not in names:

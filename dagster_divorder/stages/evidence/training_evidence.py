@@ -333,7 +333,7 @@ class _Prepared:
         model = [evidence.model, _config_hash(evidence.model)]
         return content_hash(
             TRAINED_VERSION,
-            [self.tokens.size, *model, evidence.epochs, evidence.schedule, self.device],
+            [self.tokens.size, *model, evidence.epochs, "cosine", self.device],
             versions(run, "packed_sequences", "sequence_order", "base_model"),
             [content_hash(array) for array in self.shared.values()],
         )
@@ -388,7 +388,6 @@ class _Prepared:
             class_count=self.class_count,
             seed=each.seed,
             learning_rate=each.rate,
-            schedule=evidence.schedule,
             batch=self.tokens.size.batch,
             epochs=evidence.epochs,
             attend_within_documents=trained_order(each.order).apart,
@@ -553,8 +552,8 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     table = heldout_table(run, load_heldout(run)).select(["source", "text"])
     if not table.num_rows:
         raise InputError(
-            "no document of the corpus is held out; expected some to validate on: raise heldout.share, or name other "
-            "files in heldout.paths"
+            "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
+            "other files in it"
         )
     length, trait = run.settings.sequence.length, run.settings.mixing.trait
     texts: dict[str, list[str]] = {}
@@ -579,7 +578,7 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
         if without:
             notes.append(
                 f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
-                "out: nothing is said of it; raise heldout.share"
+                "out: nothing is said of it; raise heldout.documents"
             )
     return heldout
 
@@ -723,6 +722,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
     orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
+        "schedule": "cosine",
         "device": settings.engine.device,
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
@@ -750,8 +750,8 @@ def _check_settings(run: Run) -> None:
 
     if not run.settings.holds_out:
         raise InputError(
-            "evidence.tokens is set, and no documents are held out to validate on; set heldout.share, such as 0.01, "
-            "or name files in heldout.paths"
+            "evidence.tokens is set, and no documents are held out to validate on; set heldout.documents to a "
+            "share, such as 0.01, or to files"
         )
     check_model(run.settings.evidence.model, run.settings.sequence.length)
     check_special_tokens(run.settings)

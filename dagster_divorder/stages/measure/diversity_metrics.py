@@ -109,7 +109,7 @@ def _measure_diversity(run: Run) -> Made:
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
     }
-    if run.settings.output.plot:
+    if "plot" in run.settings.output.sidecars:
         files["picture"] = File(_picture(run, traits, measured), "png")
     summary = [summary_row(name, metrics[name]) for name in ORDERS]
     return Made(files, figures={"summary": summary, "findings": findings(metrics)})
@@ -380,7 +380,7 @@ def _nothing_drifts(run: Run) -> Finding:
 def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # Only the picture shows names of clusters.
-    names = ["cluster_names"] if settings.output.plot else []
+    names = ["cluster_names"] if "plot" in settings.output.sidecars else []
     return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
 
 
@@ -389,8 +389,8 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
         "targets": settings.order.targets,
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
         "end_of_text": settings.packing.end_of_text,
-        "plot": settings.output.plot,
-        # A measure more is a key more, so that no summary lacks it.
+        "plot": "plot" in settings.output.sidecars,
+        # A new measure is a new key, so that no summary lacks it.
         "measures": SUMMARY,
         "seed": settings.seed,
     }

@@ -1,9 +1,9 @@
 """heldout: the documents that are kept out of training, to validate on.
 
-With `heldout.share` they are a share of the documents of every value of `mixing.trait`, stored as ids; a document has
-the value of its first record. Appended data leaves them as they are. More join when the corpus has doubled, or when a
-value has enough documents and none is held out; never one that a trainer has consumed.
-With `heldout.paths` they are the documents of separate files, stored whole: of equal texts the first.
+If `heldout.documents` is a share, they are this share of the documents of every value of `mixing.trait`, stored as ids;
+a document has the value of its first record. Appended data leaves them as they are. More join when the corpus has
+doubled, or when a value has enough documents and none is held out; never one that a trainer has consumed.
+If it names files, they are the documents of separate files, stored whole: of equal texts the first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def heldout_ids(run: Run) -> np.ndarray:
 
 
 def heldout_files(run: Run) -> pa.Table:
-    """The documents of `heldout.paths`, by rising id; see `_read_files` for the columns."""
+    """The documents of the files in `heldout.documents`, by rising id; see `_read_files` for the columns."""
     return unpack_parquet(run.fit("heldout")[DOCUMENTS])
 
 
@@ -105,7 +105,7 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     if not len(rows):
         raise InputError(
             f"all {run.corpus.documents:,} documents are held out, or near copies of what is; expected one at least to "
-            "train on: lower heldout.share, or take documents out of heldout.paths"
+            "train on: lower heldout.documents, or take documents out of its files"
         )
     return rows
 
@@ -164,11 +164,11 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.share = {share} of the documents of each {run.settings.mixing.trait} is less than half a "
-            "document everywhere; expected one at least: raise heldout.share, or name files in heldout.paths"
+            f"heldout.documents = {share} of the documents of each {run.settings.mixing.trait} is less than half a "
+            "document everywhere; expected one at least: raise heldout.documents, or name files in it"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
-        raise _too_large(f"heldout.share = {share} holds out", size, "lower heldout.share")
+        raise _too_large(f"heldout.documents = {share} holds out", size, "lower heldout.documents")
     # Documents that are gone from the corpus stay held out: they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
@@ -201,9 +201,9 @@ def _too_large(subject: str, size: int, remedy: str) -> InputError:
 
 
 def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
-    """The documents of `heldout.paths`, each once, by rising id: (a table; the ids, uint64 (H, 2)). Its columns are
-    `source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex; `text`; `record`: the
-    line, or the row as a struct.
+    """The documents of the files in `heldout.documents`, each once, by rising id: (a table; the ids, uint64 (H, 2)).
+    Its columns are `source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex;
+    `text`; `record`: the line, or the row as a struct.
 
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
@@ -223,14 +223,14 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
         if not len(every):
             continue
         if (size := size + int(parsed.text_sizes.sum())) > MAX_BYTES:
-            raise _too_large("the texts of heldout.paths are", size, "name fewer files in heldout.paths")
+            raise _too_large("the texts of heldout.documents are", size, "name fewer files")
         sources.append(_source_names(parsed.content, files.shape.field(settings.mixing.trait), block.path))
         texts.append(utf8(parsed.texts))
         records.append(parsed.content)
         ids.append(parsed.document_ids)
     if not ids:
         raise InputError(
-            f"heldout.paths: {', '.join(settings.heldout.paths)} hold no document; expected one at least"
+            f"heldout.documents: {', '.join(settings.heldout.paths)} hold no document; expected one at least"
         )
     every_id = np.concatenate(ids)
     first = distinct(every_id).first
@@ -264,8 +264,8 @@ def as_record(content: pa.Array) -> pa.Array:
 
 def _refused(path: str, number: int, reason: str) -> InputError:
     return InputError(
-        f"heldout.paths: record {number:,} of {path}: {reason}; expected a text to validate on: correct it, or take it "
-        "out of the file"
+        f"heldout.documents: record {number:,} of {path}: {reason}; expected a text to validate on: correct it, or "
+        "it out of the file"
     )
 
 
@@ -275,7 +275,7 @@ def _find(settings: Settings) -> Found:
             settings.heldout.paths, own_folders(settings), replace(shapes_of(settings)[0], label="")
         )
     except InputError as error:
-        raise InputError(str(error).replace("input.paths", "heldout.paths")) from None
+        raise InputError(str(error).replace("input.paths", "heldout.documents")) from None
 
 
 def _heldout_inputs(run: Run) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
         return {"records": run.receipt("raw_docs").key}
     files = _find(run.settings).files
     if (size := sum(int(identity(file)[0]) for file in files)) > MAX_BYTES:
-        raise _too_large("the files of heldout.paths are", size, "name fewer files in heldout.paths")
+        raise _too_large("the files of heldout.documents are", size, "name fewer files")
     hashes = []
     for file in files:
         with open_source(file) as opened:

@@ -76,7 +76,7 @@ def load_heldout(run: Run) -> Heldout:
         raise InputError(
             f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held_out:,} of its "
             f"{len(rows):,} records are held out, and {len(rows) - held_out:,} are near copies of what "
-            "is; expected one at least: lower heldout.share, take it out of heldout.paths, or out of the input"
+            "is; expected one at least: lower heldout.documents, take it out of its files, or out of the input"
         )
     return heldout
 

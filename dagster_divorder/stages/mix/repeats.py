@@ -127,9 +127,8 @@ def _plan_repeats(run: Run) -> Made:
         wanted = [name for name in names if mixing.weights.get(name)]
         refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
     plan = plan_mix(
-        mixing.weights or "natural",
+        "natural" if mixing.weights is None else mixing.weights,
         dict(zip(names, sizes.tolist(), strict=True)),
-        exponent=mixing.exponent,
         total_tokens=mixing.total_tokens,
         max_repeats=mixing.max_repeats,
     )
@@ -195,7 +194,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             continue
         having = traits.codes[trait] == value
         if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
-            why = "they are held out, or near copies of what is: lower heldout.share, or name other heldout.paths"
+            why = "they are held out, or near copies of what is: lower heldout.documents, or name other files in it"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
         elif not traits.tokens[having].any():
@@ -245,12 +244,13 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    mixing = settings.mixing
+    mixing = settings.mixing.model_dump(mode="json")
+    power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
-        "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
+        "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
         "trait": settings.mixed_trait,
-        "exponent": mixing.exponent if mixing.weights == "temperature" else None,
-        "heldout": settings.heldout.model_dump(mode="json"),
+        "exponent": power,
+        "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
         # The values of all traits decide which part is even.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,

@@ -153,7 +153,7 @@ def _lacks_output(run: Run, key: str) -> str | None:
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
     folder = run.settings.output.path
-    if run.settings.output.sidecars and run.is_current("cluster_map"):
+    if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
         add_map(run, run.receipt("cluster_map"), receipt)
     manifest = read_manifest(folder)
     assert manifest is not None
@@ -195,13 +195,13 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
         if run.settings.selects:
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
-        if run.settings.output.sidecars:
+        if "arrays" in run.settings.output.sidecars:
             lengths = run.column("token_counts", "lengths")[view.document_row]
             output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
             vectors = map_vectors(run.store, view, chosen_vectors(run))
             output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
         manifest = _manifest(run, view, key)
-        if run.settings.output.plot:
+        if "plot" in run.settings.output.sidecars:
             picture = stamped(run.read("diversity_metrics", "picture"), output_label(manifest))
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
@@ -424,6 +424,12 @@ def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "base_model", "token_counts", *topics, *stream, *orders)
 
 
+def _curated_output_settings(settings: Settings) -> dict[str, Any]:
+    output = settings.output
+    written = {"sidecars": "arrays" in output.sidecars, "plot": "plot" in output.sidecars}
+    return {"output": {"shard_bytes": output.shard_bytes, **written}}
+
+
 def _curated_output_inputs(run: Run) -> dict[str, Any]:
     settings, facts = run.settings, run.receipt("raw_docs").facts
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
@@ -450,7 +456,7 @@ CURATED_OUTPUT = WholeCorpus(
     "manifest.",
     reads=_curated_output_reads,
     # `lacks` looks into `output.path`; `inputs` have the format that `auto` came to.
-    settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path", "format"})},
+    settings=_curated_output_settings,
     inputs=_curated_output_inputs,
     content=("hashes",),
     lacks=_lacks_output,

@@ -467,7 +467,7 @@ def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
         "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
         "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
-        "k": settings.clusters.k,
+        "k": settings.clusters.number or "auto",
         "source_field": settings.input.source_field,
         "output": str(settings.output.path),
         "seed": settings.seed,

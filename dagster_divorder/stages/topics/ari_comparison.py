@@ -1,6 +1,7 @@
 """ari_comparison: whether one space holds other structure than another, and whether that is worth using.
 
-The spaces are `ari_comparison.spaces`, by default the shallow and the deep one; the second is compared with the first.
+The spaces are `Embedding.compared`: the shallow and the deep one, or, with `embedding.path`, the external one and one
+of them; the second is compared with the first.
 
 Both spaces are clustered at the same number of clusters, as `clusters` would. The result (figures, tables, pictures,
 and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys and no
@@ -128,7 +129,7 @@ class _Clustered:
 
 
 def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
-    view, kinds, k = run.view, run.settings.ari_comparison.spaces, _count(run.settings)
+    view, kinds, k = run.view, run.settings.embedding.compared, _count(run.settings)
     spaces = [load_space(run, kind) for kind in kinds]
     rows = fit_rows(run, "ari_comparison")
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
@@ -314,12 +315,12 @@ def _maps(
 
 def _count(settings: Settings) -> int:
     """Clusters of either space; "auto" asks for the space first."""
-    return USUAL if settings.clusters.k == "auto" else settings.clusters.k
+    return settings.clusters.number or USUAL
 
 
 def _ari_comparison_settings(settings: Settings) -> dict[str, Any]:
     return {
-        "spaces": settings.ari_comparison.spaces,
+        "spaces": settings.embedding.compared,
         "sample": settings.advanced.silhouette_documents,
         "k": _count(settings),
         **fit_settings(settings),
@@ -354,17 +355,17 @@ ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
-    description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
+    description="Whether deep vectors (or those of `embedding.path`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
     '`embedding.kind = "auto"` it picks the vectors.',
     evidence="whether two kinds of vectors see the same topics",
     reads=lambda settings: (
-        *("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
+        *("raw_docs", *space_reads(settings, *settings.embedding.compared)),
         *fit_reads(settings, "ari_comparison"),
     ),
     settings=_ari_comparison_settings,
     inputs=lambda run: {
-        **{kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},
+        **{kind: space_key(run, kind) for kind in run.settings.embedding.compared},
         **fit_inputs(run, "ari_comparison"),
     },
     quotes=(PAIRS, DISAGREE, HEATMAP, MAPS),

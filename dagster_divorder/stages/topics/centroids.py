@@ -55,8 +55,7 @@ def library(settings: Settings) -> str:
 
 def _count(run: Run) -> int:
     """The number of clusters: `clusters.k`, or what k_calibration makes of "auto"."""
-    k = run.settings.clusters.k
-    return int(run.receipt("k_calibration").facts["k"]) if k == "auto" else k
+    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["k"])
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
@@ -138,8 +137,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
 
 def points_fitted(settings: Settings, size: Size) -> float:
     """Documents that clusters are fitted to."""
-    k = 30 if settings.clusters.k == "auto" else settings.clusters.k
-    return min(size.documents, POINTS_PER_CENTROID * k)
+    return min(size.documents, POINTS_PER_CENTROID * (settings.clusters.number or 30))
 
 
 CENTROIDS = PinnedFit(
@@ -150,10 +148,10 @@ CENTROIDS = PinnedFit(
     reads=lambda settings: (
         "raw_docs",
         *space_reads(settings),
-        *(["k_calibration"] if settings.clusters.k == "auto" else []),
+        *([] if settings.clusters.number else ["k_calibration"]),
         *fit_reads(settings, "centroids"),
     ),
-    settings=lambda settings: {"k": settings.clusters.k, **fit_settings(settings)},
+    settings=lambda settings: {"k": settings.clusters.number or "auto", **fit_settings(settings)},
     inputs=lambda run: {
         "space": chosen_space_key(run),
         "k": _count(run),

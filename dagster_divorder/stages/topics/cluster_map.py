@@ -4,8 +4,8 @@ The map is a pinned fit (`map_fit`), so that documents stay in their places as t
 placed on it once, each on its own, so that the number of runs in which they come does not matter; deleted ones leave
 it. Without a map the picture shows the sizes alone, and says what to do.
 
-With `output.sidecars` an output of this corpus gets `umap2d.npy`, from the run that draws the map if the output exists,
-else from the run that writes the output. Nothing else in the output changes, nor does its key.
+With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`, from the run that draws the map if the
+output exists, else from the run that writes the output. Nothing else in the output changes, nor does its key.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
     """Write SIDECAR into an output, if the settings ask for it, the output is in its place, and there is a map: float32
     (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
     folder = run.settings.output.path
-    if not run.settings.output.sidecars or "places" not in receipt.files:
+    if "arrays" not in run.settings.output.sidecars or "places" not in receipt.files:
         return
     manifest = read_manifest(folder)
     if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
@@ -173,7 +173,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    if run.settings.output.sidecars and run.is_current(OUTPUT):
+    if "arrays" in run.settings.output.sidecars and run.is_current(OUTPUT):
         add_map(run, receipt, run.receipt(OUTPUT))
 
 

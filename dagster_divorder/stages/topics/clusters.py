@@ -135,17 +135,19 @@ def _clusters_not_degenerate(run: Run) -> Finding:
 
 
 def _number_is_clear(run: Run) -> Finding:
-    k = run.settings.clusters.k
-    if k != "auto":
-        return Finding(passed=True, text=f"clusters.k is {k:,}, and asks for no recommendation.")
+    if run.settings.clusters.number:
+        return Finding(
+            passed=True,
+            text=f"clusters.k is {run.settings.clusters.number:,}, and asks for no recommendation.",
+        )
     facts = run.receipt("k_calibration").facts
     clear = facts["recommended"] is not None
     outcome = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
     return Finding(
         passed=clear,
         text=f"{outcome[0].upper()}{outcome[1:]}.",
-        remedy="set clusters.k by what the order gains (the table of k_calibration), or try fewer "
-        "k_calibration.values, further apart",
+        remedy="set clusters.k by what the order gains (the table of k_calibration), or set it to a "
+        "list of fewer numbers, further apart, to try",
         figures={"k": facts["k"]},
     )
 

@@ -37,7 +37,7 @@ INFO = "pca.json"
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
     """The kind of vectors that is clustered, or the kinds from which ari_comparison chooses."""
-    return settings.ari_comparison.spaces if settings.embedding.kind == "auto" else (settings.embedding.kind,)
+    return settings.embedding.compared if settings.embedding.kind == "auto" else (settings.embedding.kind,)
 
 
 def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _embed_of(run: Run) -> Embed:
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     """The fields of an `Embed` that are the same for vectors and gradients."""
-    local = run.settings.engine.kind == "local"
+    local = run.settings.engine.address == "local"
     return {
         "store": run.store,
         "model": model.place,
@@ -108,7 +108,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
 
 def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     """The result of a function of `engine.device` on a machine that will compute."""
-    local, device = run.settings.engine.kind == "local", run.settings.engine.device
+    local, device = run.settings.engine.address == "local", run.settings.engine.device
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
     (result,) = run.engine.each(read, [device], workers=1, gpus=gpus)
     return result

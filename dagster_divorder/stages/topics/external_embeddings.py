@@ -362,7 +362,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
         "path": str(settings.embedding.path),
         "nan_as_zero": settings.embedding.nan_as_zero,
     },
-    when=lambda settings: "external" in (*kinds_of(settings), *settings.ari_comparison.spaces),
+    when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
     # A file that is missing, cut short or of another kind is refused before the corpus is read.
     check_settings=lambda run: _open_file(run.settings),

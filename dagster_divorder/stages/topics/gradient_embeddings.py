@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model
 
 STAGE = "gradient_embeddings"
+MAX_TOKENS = 768
+"""Tokens of a document that count, from its beginning, so that fewer documents differ by length alone."""
 
 
 def model_stage(settings: Settings) -> str:
@@ -89,7 +91,7 @@ def _read(
     spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
     proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
     # No suffix, since a text that is cut does not end there.
-    window = min(spec.window, len(spec.prefix) + asked.max_tokens)
+    window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
     return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
 
 
@@ -146,6 +148,7 @@ def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 def gradients_settings(settings: Settings) -> Mapping[str, Any]:
     return {
         **settings.gradients.model_dump(mode="json", exclude={"model"}),
+        "max_tokens": MAX_TOKENS,
         "stored": settings.advanced.stored,
         "device": settings.engine.device,
         "dtype": settings.deep.dtype,

@@ -1,6 +1,6 @@
 """k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
 
-Each of `k_calibration.values` is fitted FITS times: first with the sample, seed and algorithm of `clusters`, so that it
+Each number of clusters is fitted FITS times: first with the sample, seed and algorithm of `clusters`, so that it
 is the clustering that `clusters` makes, then from other seeds and, if there are enough, other documents. Every document
 is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over clusters and lengths,
 beside a shuffle. Silhouettes and sizes count documents, so that copies do not count as likeness; figures of the order
@@ -114,7 +114,7 @@ def _calibrate(
     run: Run, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Table and facts. Adds the `seconds` of each part."""
-    tried = run.settings.k_calibration.values
+    tried = run.settings.clusters.tried
     with _timed(seconds, "reading vectors"):
         vectors = load_vectors(run, space)
     documents = len(vectors.rows)
@@ -274,7 +274,7 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
 
 def _k_calibration_settings(settings: Settings) -> dict[str, Any]:
     return {
-        "values": settings.k_calibration.values,
+        "values": settings.clusters.tried,
         "fits": FITS,
         "sample": settings.advanced.silhouette_documents,
         "clusters": fit_settings(settings),
