@@ -27,9 +27,9 @@ HELD_SECONDS = 5.0
 """A tick waits up to this long for a change to settle, instead of leaving it to the next tick. The daemon may evaluate
 no other sensor meanwhile."""
 
-INTERVAL_SECONDS = 4
-"""Between two looks at the input, at least. The daemon turns every five seconds, and a sensor of five is passed over
-where a turn comes a moment early."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 4, 30
+"""Seconds between two looks at the input. The daemon turns every five seconds, and a sensor of five is passed over
+where a turn comes a moment early. The sensor also marks dead runs, so it must not wait for long."""
 
 _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
@@ -43,7 +43,9 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     @dg.sensor(
         name="watch_input",
         job_name=CURATE,
-        minimum_interval_seconds=max(INTERVAL_SECONDS, int(settings.advanced.settle_seconds / 3)),
+        minimum_interval_seconds=int(
+            min(max(SHORTEST_INTERVAL, settings.advanced.settle_seconds / 3), LONGEST_INTERVAL)
+        ),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Starts {CURATE} when an input file is new, has grown or has changed, once it has been still for "
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",

@@ -173,7 +173,7 @@ def _on_sample(settings: Settings, excerpts: Sequence[Excerpt], share: float, fo
             "store": settings.store.model_copy(update={"path": folder / "store"}),
             "output": settings.output.model_copy(update={"path": folder / "output"}),
             "exports": settings.exports.model_copy(update={"path": folder / "exports"}),
-            "engine": settings.engine.model_copy(update={"kind": "local", "address": None}),
+            "engine": settings.engine.model_copy(update={"address": "local"}),
             "order": settings.order.model_copy(update={"frozen_tokens": 0, "cut": ()}),
             "selection": scaled(settings.selection, "documents", "tokens"),
             "mixing": scaled(settings.mixing, "total_tokens"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 BEHIND = '(it stands behind the id: "org/name@revision")'
-LOOKS = "(a third of advanced.settle_seconds, 4 at least)"
+LOOKS = "(a third of advanced.settle_seconds, from 4 to 30)"
 FIFTH = "(a fifth of the documents has to change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",

@@ -777,5 +777,5 @@ class Advanced(_Section):
     film_frames: int = Field(600, ge=2, le=10_000)
     """Pictures of each film; smoother, and longer to draw, as it rises."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """A changed input file has to be still for this long before Dagster's sensor, which looks every third of it
-    and every 4 seconds at most, starts a run; fewer looks, and fewer runs on half-written files, as it rises."""
+    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of it,
+    every 4 to 30 seconds. Fewer looks, and fewer runs on half-written files, as it rises."""

@@ -59,14 +59,18 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
     with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
         for rows in parts:
             try:
-                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+                columns = [
+                    # Arrow aborts the process when it casts a slice of list views of nulls, also to their own type.
+                    column if column.type == field.type else column.cast(field.type)
+                    for column, field in zip(rows.flatten(), schema, strict=True)
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             except pa.ArrowInvalid as error:
-                # Reordered fixed-size lists of fixed-size lists of nulls raise this.
+                # Versions of Arrow differ in the nested types that they refuse here.
                 raise InputError(
                     f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
                     'set output.format = "jsonl", or leave that column out of the input'
                 ) from error
-            writer.write_table(table.replace_schema_metadata(schema.metadata))
 
 
 def value_bytes(values: pa.Array) -> memoryview:

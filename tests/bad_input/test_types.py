@@ -129,12 +129,10 @@ def test_odd_columns_as_values_and_as_traits(folder: Path, name: str) -> None:
             assert said is None, said
 
 
-def test_what_arrow_cannot_reorder_ends_in_a_sentence(folder: Path) -> None:
+def test_nested_nulls_are_reordered(folder: Path) -> None:
     nulls = pa.array([None] * 20, pa.list_(pa.list_(pa.null(), 2), 2))
-    said = run(folder, "parquet", None, {"docs.parquet": parquet(pa.table({"text": TEXTS, "odd": nulls}), 7)})
-    assert said
-    assert "a type that Arrow cannot read once rows are reordered: Column 1" in said
-    assert 'set output.format = "jsonl"' in said
+    table = pa.table({"text": TEXTS, "odd": nulls})
+    assert run(folder, "parquet", None, {"docs.parquet": parquet(table, 7)}) is None
 
 
 def test_tables_without_columns_or_with_a_struct_without_fields(folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_runs_of_others_on_the_same_instance_are_left_alone(
                 instance, job_name="curate", status=dg.DagsterRunStatus.STARTED, tags=tags
             ).run_id
             instance.report_engine_event("alive", instance.get_run_by_id(dead))
-        assert dev.end_of(dead, 60) == "FAILURE"
+        assert dev.end_of(dead, 120) == "FAILURE"
         assert dev.runs()[hand_started]["status"] == dev.runs()[waiting]["status"] == "STARTED"
         assert dev.runs()[waiting]["tags"][STORE] in store_names(stores["neighbour"])
         assert STORE not in dev.runs()[hand_started]["tags"]

@@ -450,7 +450,7 @@ def test_one_figure_is_the_same_everywhere(
     tried = {row["k"]: row for row in tables[caption_of(tables, "Numbers of clusters tried")]}
     sizes = sorted(orjson.loads(walk.made["run, other k"]["curated_meta.json"])["cluster_sizes"])
     ends = [tried["5"][f"{name} cluster"] for name in ("smallest", "median", "largest")]
-    assert ends == [str(size) for size in sizes]
+    assert ends == [str(sizes[0]), str(sizes[2]), str(sizes[4])]
     agreement = {row["measure"]: row["value"] for row in tables["Agreement of the two clusterings"]}
     assert agreement["Adjusted Rand index (ARI)"] == f"{made['ari_comparison']['ari'].value:.3f}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -260,6 +261,14 @@ def mapped_bytes(folder: Path) -> int:
 
 
 @pytest.mark.slow
+def test_reordered_list_views_of_nulls_are_written_in_parts() -> None:
+    # Arrow aborts where it casts a slice of these.
+    rows = pa.StructArray.from_arrays([pa.array([[None]] * 20, pa.list_view(pa.null()))], ["views"])
+    reordered, file = rows.take(pa.array(range(19, -1, -1))), io.BytesIO()
+    WriteRecords(True, pa.schema(list(rows.type)))(iter([reordered[:7], reordered[7:]]), file)
+    assert pq.read_table(file)["views"].to_pylist() == [[None]] * 20
+
+
 def test_what_was_read_of_scattered_files_leaves_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
