@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +39,10 @@ DATE = datetime(2024, 7, 26)
 MARK = re.compile(r"\{%[-+]?\s*generation\b")
 SENTINEL = "\ue000{}\ue001"
 """A text of private code points, which no template and hardly any conversation holds."""
+PADS = (("\n ", " \n"), (" \n", "\n "))
+"""Spaces before and after a content, by which it is told what a template strips."""
+STRIPPED: tuple[str | None, ...] = ("", "\n", None)
+"""Arguments of `str.strip`; None: all white space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,39 @@ class Rendered:
 
     text: str
     turns: tuple[tuple[Span, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a template writes around the contents of conversations with the same roles.
+
+    pieces: before, between and after the contents. strips: by message, what `str.strip` takes off its content's beginning
+    and end. turns: by assistant message its number and its spans, each edge as (whether it is counted from the end of the
+    content, characters from there).
+    """
+
+    pieces: tuple[str, ...]
+    strips: tuple[tuple[str | None, str | None], ...]
+    turns: tuple[tuple[int, tuple[tuple[tuple[bool, int], tuple[bool, int]], ...]], ...]
+
+    def filled(self, contents: Sequence[str]) -> Rendered:
+        """The conversation with these contents."""
+        text, starts, ends = self.pieces[0], [], []
+        for content, (left, right), piece in zip(contents, self.strips, self.pieces[1:], strict=True):
+            written = content.lstrip(left).rstrip(right)
+            starts.append(len(text))
+            ends.append(len(text) + len(written))
+            text += written + piece
+        return Rendered(
+            text,
+            tuple(
+                tuple(
+                    ((ends if behind else starts)[number] + first, (ends if after else starts)[number] + last)
+                    for (behind, first), (after, last) in spans
+                )
+                for number, spans in self.turns
+            ),
+        )
 
 
 class ChatTemplate:
@@ -64,6 +101,7 @@ class ChatTemplate:
         self._named = dict(named)
         self._control = frozenset(control)
         self._stops = frozenset(stops)
+        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """A conversation, with one group of spans for each of its assistant messages.
@@ -73,6 +111,16 @@ class ChatTemplate:
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
+        if tools is None and all(self._is_plain(message) for message in messages):
+            roles = tuple(message["role"] for message in messages)
+            if roles not in self._shapes:
+                self._shapes[roles] = self._shape(roles)
+            if (shape := self._shapes[roles]) is not None:
+                return shape.filled([message["content"] for message in messages])
+        return self._rendered_alone(messages, tools)
+
+    def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
+        """`render` by the template itself, whatever the conversation holds."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if self.marked:
             text, spans = self._marked(messages, tools)
@@ -92,6 +140,82 @@ class ChatTemplate:
                 for lower, upper in pairwise([0, *starts[1:]])
             ),
         )
+
+    def _is_plain(self, message: Message) -> bool:
+        """Whether the template cannot treat the message otherwise than one of another content."""
+        content = message.get("content")
+        return (
+            message.keys() <= {"role", "content"}
+            and isinstance(content, str)
+            and bool(content.strip())
+            and self._telling.search(content) is None
+        )
+
+    @cached_property
+    def _telling(self) -> re.Pattern[str]:
+        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+        from jinja2 import Environment, nodes
+
+        # The tag of marks is none that jinja knows.
+        known = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", self.template)
+        strings = {
+            constant.value
+            for constant in Environment(extensions=["jinja2.ext.loopcontrols"])
+            .parse(known)
+            .find_all(nodes.Const)
+            if isinstance(constant.value, str)
+        }
+        marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
+        return re.compile(_any_of({*marks, SENTINEL[0]}))
+
+    def _shape(self, roles: tuple[str, ...]) -> _Shape | None:
+        """What the template writes around messages with these roles; None where that depends on their contents."""
+        contents = [SENTINEL.format(number) for number in range(len(roles))]
+
+        def rendered(before: str, after: str) -> Rendered:
+            return self._rendered_alone(
+                [
+                    {"role": role, "content": before + content + after}
+                    for role, content in zip(roles, contents, strict=True)
+                ],
+                None,
+            )
+
+        bare = rendered("", "")
+        pieces = _pieces(bare.text, contents)
+        padded = [_pieces(rendered(*pads).text, contents) for pads in PADS]
+        if pieces is None or None in padded:
+            return None
+        # Of each piece: what is stripped behind the content before it, and in front of the next one.
+        stripped = [
+            {
+                (behind, before)
+                for behind, before in product(STRIPPED, repeat=2)
+                if others is not None
+                and others[place] == pads[1].rstrip(behind) + piece + pads[0].lstrip(before)
+            }
+            for place, piece in enumerate(pieces)
+            for pads, others in zip(PADS, padded, strict=True)
+        ]
+        same = [first & second for first, second in zip(stripped[::2], stripped[1::2], strict=True)]
+        if not all(same):
+            return None
+        sides = [min(each, key=repr) for each in same]
+        strips = tuple((sides[number][1], sides[number + 1][0]) for number in range(len(roles)))
+        starts = [bare.text.index(content) for content in contents]
+        ends = [start + len(content) for start, content in zip(starts, contents, strict=True)]
+        answers = [number for number, role in enumerate(roles) if role == "assistant"]
+        turns = []
+        for number, spans in zip(answers, bare.turns, strict=True):
+            edges = [edge for span in spans for edge in span]
+            if any(starts[number] < edge < ends[number] for edge in edges):
+                return None
+            anchored = [
+                (True, edge - ends[number]) if edge >= ends[number] else (False, edge - starts[number])
+                for edge in edges
+            ]
+            turns.append((number, tuple(zip(anchored[::2], anchored[1::2], strict=True))))
+        return _Shape(pieces, strips, tuple(turns))
 
     def _turns(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
@@ -283,6 +407,17 @@ def _dated(template: str) -> str:
         return template
     dates = {form: DATE.strftime(form) for form in sorted(forms)}
     return f"{{%- macro strftime_now(form) -%}}{{{{- {dates!r}[form] -}}}}{{%- endmacro -%}}{template}"
+
+
+def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
+    """The text before, between and after contents, if it holds each once and in their order."""
+    pieces = []
+    for content in contents:
+        piece, found, text = text.partition(content)
+        if not found or content in text:
+            return None
+        pieces.append(piece)
+    return (*pieces, text)
 
 
 def _replaceable(message: Message) -> bool:

@@ -56,6 +56,7 @@ WORDS = st.sampled_from(
         "漢字",
         "😀",
         "  two  ",
+        "\u00a0wide\u3000",
         "user",
         "assistant",
         "\n\n",
@@ -104,7 +105,18 @@ def _outside(rendered: Rendered) -> str:
 
 
 MARKED = sorted(file.stem for file in TEMPLATES.glob("*_training.jinja"))
-SAME_TEXT = "cohere cohere2 gemma gemma3 lfm2 lfm2_v2 llama3 qwen2_5_vl qwen3_instruct_2507 qwen3_vl".split()
+SAME_TEXT = [
+    "cohere",
+    "cohere2",
+    "gemma",
+    "gemma3",
+    "lfm2",
+    "lfm2_v2",
+    "llama3",
+    "qwen2_5_vl",
+    "qwen3_instruct_2507",
+    "qwen3_vl",
+]
 """Templates whose training template gives the same text, and marks what is trained here."""
 
 
@@ -194,3 +206,29 @@ def test_a_template_that_refuses_says_why() -> None:
 def test_a_template_gives_the_same_text_on_every_day() -> None:
     assert "2024-07-26" in template("gptoss").render(conversation("Q", "A")).text
     assert "26 Jul 2024" in template("llama3_2").render(conversation("Q", "A")).text
+
+
+@pytest.mark.parametrize("name", [*STOCK, *MARKED])
+@settings(max_examples=20, deadline=None)
+@given(
+    contents=st.lists(
+        TEXT | st.sampled_from(["</think>", "<think>a</think>b", "<tool_response>\nx"]),
+        min_size=2,
+        max_size=8,
+    ).map(lambda texts: texts[: len(texts) // 2 * 2]),
+    system=st.none() | TEXT,
+)
+def test_the_fast_way_gives_what_the_template_gives(
+    name: str, contents: Sequence[str], system: str | None
+) -> None:
+    messages = conversation(
+        *contents, system=None if name in WITHOUT_SYSTEM or name == "gemma_training" else system
+    )
+    own = template(name)
+    try:
+        expected = own._rendered_alone(messages, None)
+    except InputError:
+        with pytest.raises(InputError):
+            own.render(messages)
+    else:
+        assert own.render(messages) == expected
