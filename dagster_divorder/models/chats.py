@@ -57,9 +57,9 @@ class Rendered:
 class _Shape:
     """What a template writes around the contents of conversations with the same roles.
 
-    pieces: before, between and after the contents. strips: by message, what `str.strip` takes off its content's beginning
-    and end. turns: by assistant message its number and its spans, each edge as (whether it is counted from the end of the
-    content, characters from there).
+    pieces: before, between and after the contents. strips: by message, what `str.strip` takes off its content's
+    beginning and end. turns: by assistant message its number and its spans, each edge as (whether it is counted from
+    the end of the content, characters from there).
     """
 
     pieces: tuple[str, ...]
