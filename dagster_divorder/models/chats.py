@@ -1,0 +1,483 @@
+"""Conversations as a model's chat template renders them, with the characters of the turns that the model is trained on.
+
+A template that marks its assistant turns (`{% generation %}`) says itself what is trained. Other templates say nothing:
+transformers then returns a mask of zeros. Their turns are located by a second rendering, in which every assistant
+message is a sentinel: the text between two sentinels also stands between two answers of the real rendering. A turn
+begins after the generation prompt and ends after the control tokens that close it.
+
+Guarantee: the text is that of `apply_chat_template(tokenize=False)`. A turn that cannot be located is an error, never a
+mask of zeros. The same conversation gives the same text on every day: templates that print today's date print DATE.
+Cost: two renderings a conversation (one for a template with marks); some 50 us a turn.
+Sources: transformers' `apply_chat_template`; TRL's training templates, which add marks to those of some thirty models.
+Known weakness: a control token that closes turns of users only is taken for one that closes all turns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]
+
+DATE = datetime(2024, 7, 26)
+"""The date that templates print as today's; Llama 3's template has it for programs without a clock."""
+
+MARK = re.compile(r"\{%[-+]?\s*generation\b")
+SENTINEL = "\ue000{}\ue001"
+"""A text of private code points, which no template and hardly any conversation holds."""
+PADS = (("\n ", " \n"), (" \n", "\n "))
+"""Spaces before and after a content, by which it is told what a template strips."""
+STRIPPED: tuple[str | None, ...] = ("", "\n", None)
+"""Arguments of `str.strip`; None: all white space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """text: the conversation. turns: for each assistant message the spans [first, last) of its trained characters."""
+
+    text: str
+    turns: tuple[tuple[Span, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a template writes around the contents of conversations with the same roles.
+
+    pieces: before, between and after the contents. strips: by message, what `str.strip` takes off its content's
+    beginning and end. turns: by assistant message its number and its spans, each edge as (whether it is counted from
+    the end of the content, characters from there).
+    """
+
+    pieces: tuple[str, ...]
+    strips: tuple[tuple[str | None, str | None], ...]
+    turns: tuple[tuple[int, tuple[tuple[tuple[bool, int], tuple[bool, int]], ...]], ...]
+
+    def filled(self, contents: Sequence[str]) -> Rendered:
+        """The conversation with these contents."""
+        text, starts, ends = self.pieces[0], [], []
+        for content, (left, right), piece in zip(contents, self.strips, self.pieces[1:], strict=True):
+            written = content.lstrip(left).rstrip(right)
+            starts.append(len(text))
+            ends.append(len(text) + len(written))
+            text += written + piece
+        return Rendered(
+            text,
+            tuple(
+                tuple(
+                    ((ends if behind else starts)[number] + first, (ends if after else starts)[number] + last)
+                    for (behind, first), (after, last) in spans
+                )
+                for number, spans in self.turns
+            ),
+        )
+
+
+class ChatTemplate:
+    """A chat template with its model's control tokens.
+
+    template: Jinja. named: bos_token, eos_token and the like, as the template names them. control: the strings of all
+    control tokens. stops: control tokens at which generation ends.
+    """
+
+    def __init__(
+        self, template: str, named: Mapping[str, str], control: Collection[str], stops: Collection[str] = ()
+    ) -> None:
+        self.template = _dated(template)
+        self.marked = MARK.search(template) is not None
+        self._named = dict(named)
+        self._control = frozenset(control)
+        self._stops = frozenset(stops)
+        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
+        """A conversation, with one group of spans for each of its assistant messages.
+
+        messages: role, content (a string, or None beside tool_calls), and whatever else the template reads.
+
+        Raises:
+            InputError: the template refuses the conversation, or an assistant turn cannot be located.
+        """
+        if tools is None and all(self._is_plain(message) for message in messages):
+            roles = tuple(message["role"] for message in messages)
+            if roles not in self._shapes:
+                self._shapes[roles] = self._shape(roles)
+            if (shape := self._shapes[roles]) is not None:
+                return shape.filled([message["content"] for message in messages])
+        return self._rendered_alone(messages, tools)
+
+    def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
+        """`render` by the template itself, whatever the conversation holds."""
+        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        if self.marked:
+            text, spans = self._marked(messages, tools)
+            if len(spans) == len(answers):
+                return Rendered(text, tuple((span,) for span in spans))
+        else:
+            text, spans = self._text(messages, tools), []
+        turns = self._turns(text, messages, answers, tools)
+        if not self.marked:
+            return Rendered(text, tuple((turn,) for turn in turns))
+        # A template may mark a turn in several parts.
+        starts = [first for first, _ in turns] + [len(text)]
+        return Rendered(
+            text,
+            tuple(
+                tuple(span for span in spans if lower <= span[0] < upper)
+                for lower, upper in pairwise([0, *starts[1:]])
+            ),
+        )
+
+    def _is_plain(self, message: Message) -> bool:
+        """Whether the template cannot treat the message otherwise than one of another content."""
+        content = message.get("content")
+        return (
+            message.keys() <= {"role", "content"}
+            and isinstance(content, str)
+            and bool(content.strip())
+            and self._telling.search(content) is None
+        )
+
+    @cached_property
+    def _telling(self) -> re.Pattern[str]:
+        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+        from jinja2 import Environment, nodes
+
+        # The tag of marks is none that jinja knows.
+        known = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", self.template)
+        strings = {
+            constant.value
+            for constant in Environment(extensions=["jinja2.ext.loopcontrols"])
+            .parse(known)
+            .find_all(nodes.Const)
+            if isinstance(constant.value, str)
+        }
+        marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
+        return re.compile(_any_of({*marks, SENTINEL[0]}))
+
+    def _shape(self, roles: tuple[str, ...]) -> _Shape | None:
+        """What the template writes around messages with these roles; None where that depends on their contents."""
+        contents = [SENTINEL.format(number) for number in range(len(roles))]
+
+        def rendered(before: str, after: str) -> Rendered:
+            return self._rendered_alone(
+                [
+                    {"role": role, "content": before + content + after}
+                    for role, content in zip(roles, contents, strict=True)
+                ],
+                None,
+            )
+
+        bare = rendered("", "")
+        pieces = _pieces(bare.text, contents)
+        padded = [_pieces(rendered(*pads).text, contents) for pads in PADS]
+        if pieces is None or None in padded:
+            return None
+        # Of each piece: what is stripped behind the content before it, and in front of the next one.
+        stripped = [
+            {
+                (behind, before)
+                for behind, before in product(STRIPPED, repeat=2)
+                if others is not None
+                and others[place] == pads[1].rstrip(behind) + piece + pads[0].lstrip(before)
+            }
+            for place, piece in enumerate(pieces)
+            for pads, others in zip(PADS, padded, strict=True)
+        ]
+        same = [first & second for first, second in zip(stripped[::2], stripped[1::2], strict=True)]
+        if not all(same):
+            return None
+        sides = [min(each, key=repr) for each in same]
+        strips = tuple((sides[number][1], sides[number + 1][0]) for number in range(len(roles)))
+        starts = [bare.text.index(content) for content in contents]
+        ends = [start + len(content) for start, content in zip(starts, contents, strict=True)]
+        answers = [number for number, role in enumerate(roles) if role == "assistant"]
+        turns = []
+        for number, spans in zip(answers, bare.turns, strict=True):
+            edges = [edge for span in spans for edge in span]
+            if any(starts[number] < edge < ends[number] for edge in edges):
+                return None
+            anchored = [
+                (True, edge - ends[number]) if edge >= ends[number] else (False, edge - starts[number])
+                for edge in edges
+            ]
+            turns.append((number, tuple(zip(anchored[::2], anchored[1::2], strict=True))))
+        return _Shape(pieces, strips, tuple(turns))
+
+    def _turns(
+        self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
+    ) -> list[Span]:
+        """The span of each assistant message in the conversation's text."""
+        located = self._by_sentinels(text, messages, answers, tools) or [
+            self._by_change(text, messages, number, tools) for number in answers
+        ]
+        turns: list[Span] = []
+        for start, end in located:
+            begin = turns[-1][1] if turns else 0
+            at = text.rfind(self._header, begin, start) if self._header else -1
+            turns.append((start if at < 0 else at + len(self._header), self._closed(text, end)))
+        return turns
+
+    def _by_sentinels(
+        self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
+    ) -> list[Span] | None:
+        """The answers' contents, if the template writes each as it is or stripped, all found by one rendering."""
+        if not all(_replaceable(messages[number]) for number in answers):
+            return None
+        replaced = [
+            {**message, "content": SENTINEL.format(number)} if number in answers else message
+            for number, message in enumerate(messages)
+        ]
+        rest = self._text(replaced, tools)
+        located, place = [], 0
+        for number in answers:
+            piece, sentinel, rest = rest.partition(SENTINEL.format(number))
+            if not sentinel or not text.startswith(piece, place):
+                return None
+            place += len(piece)
+            content = messages[number]["content"]
+            following = rest.partition(SENTINEL[0])[0]
+            for written in dict.fromkeys((content, content.strip(), content.lstrip(), content.rstrip())):
+                end = place + len(written)
+                if text.startswith(written, place) and text.startswith(following, end):
+                    break
+            else:
+                return None
+            located.append((place, end))
+            place = end
+        return located if text[place:] == rest else None
+
+    def _by_change(
+        self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
+    ) -> Span:
+        """An answer that the template rewrites, or one with tool calls: what changes in the text when the answer does.
+
+        Raises:
+            InputError: the text changes before the answer, or the end of tool calls cannot be told.
+        """
+        sentinel = SENTINEL.format(number)
+        changed = self._text(
+            [*messages[:number], _changed(messages[number], sentinel), *messages[number + 1 :]], tools
+        )
+        start, end = _common(text, changed), len(text) - _common(text[::-1], changed[::-1])
+        end = max(start, end)
+        if sentinel not in changed:
+            raise InputError(f"the chat template leaves out what message {number + 1} says")
+        if messages[number].get("tool_calls"):
+            through = self._text(messages[: number + 1], tools).rstrip()
+            if text.startswith(through):
+                return start, max(end, len(through))
+            end = text.find(self._terminator, end) if self._terminator else -1
+            if end < 0:
+                raise InputError(
+                    f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
+                    "one with {% generation %} marks"
+                )
+        return start, end
+
+    def _closed(self, text: str, end: int) -> int:
+        """The end of a turn whose content ends at `end`: after the control tokens that close it."""
+        closed = self._closing.match(text, end)
+        return closed.end() if closed else end
+
+    @cached_property
+    def _header(self) -> str:
+        """What the template writes to ask for an answer: its generation prompt."""
+        asked = [{"role": "user", "content": "a"}]
+        return self._text(asked, None, prompt=True).removeprefix(self._text(asked, None))
+
+    @cached_property
+    def _terminator(self) -> str | None:
+        """The control token behind an answer that another question follows."""
+        return self._first_control(self._between)
+
+    @cached_property
+    def _between(self) -> str:
+        """What the template writes between an answer and the next question."""
+        question, answer = SENTINEL.format("q"), SENTINEL.format("a")
+        probe = self._text(
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": answer},
+                {"role": "user", "content": question},
+            ],
+            None,
+        )
+        return probe.partition(answer)[2].partition(question)[0]
+
+    @cached_property
+    def _closing(self) -> re.Pattern[str]:
+        """Control tokens that close a turn: all but those that begin one."""
+        between = self._between
+        opener = self._first_control(self._header)
+        if opener and opener in between:
+            between = between[between.index(opener) :]
+        else:
+            answer = SENTINEL.format("a")
+            last = self._text(
+                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}], None
+            )
+            between = self._without_common(between, last.partition(answer)[2])
+        openers = {opener, self._first_control(between), self._named.get("bos_token")}
+        closing = self._control - openers
+        if not closing and not self._stops:
+            return re.compile(r"\s*")
+        return re.compile(
+            rf"\s*(?:{_any_of(closing | self._stops)})(?:\s*(?:{_any_of(closing)}))*\s*"
+            if closing
+            else rf"\s*(?:{_any_of(self._stops)})\s*"
+        )
+
+    def _first_control(self, text: str) -> str | None:
+        found = re.search(_any_of(self._control), text) if self._control else None
+        return found.group() if found else None
+
+    def _without_common(self, between: str, last: str) -> str:
+        """`between` without the control tokens and spaces that it begins with, as `last` does."""
+        place = 0
+        for token in re.finditer(rf"\s+|{_any_of(self._control)}" if self._control else r"\s+", between):
+            if token.start() != place or not last.startswith(token.group(), place):
+                break
+            place = token.end()
+        return between[place:]
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str:
+        return self._rendered(messages, tools, add_generation_prompt=prompt)[0][0]
+
+    def _marked(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> tuple[str, list[Span]]:
+        texts, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
+        return texts[0], [span for span in spans[0] if span[0] < span[1]]
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None, **options: Any) -> Any:
+        from jinja2 import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            return render_jinja_template(
+                [[_in_parts(message) if self._takes_parts else dict(message) for message in messages]],
+                tools=tools,
+                chat_template=self.template,
+                **options,
+                **self._named,
+            )
+        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+            raise InputError(f"the chat template refuses the conversation: {error}") from None
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template reads contents as lists of parts alone, as those of vision models do.
+
+        Raises:
+            InputError: the template writes the content of a question in neither form.
+        """
+        question = SENTINEL.format("q")
+        for as_parts in (False, True):
+            self.__dict__["_takes_parts"] = as_parts
+            try:
+                if question in self._text([{"role": "user", "content": question}], None):
+                    return as_parts
+            except InputError:
+                if as_parts:
+                    raise
+        raise InputError(
+            "the chat template does not write what a user says; expected the content of every message"
+        )
+
+
+def _dated(template: str) -> str:
+    """The template with DATE in the place of the clock, from which its text would change from day to day.
+
+    A macro takes the place of the function: transformers passes no function on to a template.
+    """
+    forms = set(re.findall(r"strftime_now\(\s*[\"']([^\"']+)[\"']", template))
+    if not forms:
+        return template
+    dates = {form: DATE.strftime(form) for form in sorted(forms)}
+    return f"{{%- macro strftime_now(form) -%}}{{{{- {dates!r}[form] -}}}}{{%- endmacro -%}}{template}"
+
+
+def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
+    """The text before, between and after contents, if it holds each once and in their order."""
+    pieces = []
+    for content in contents:
+        piece, found, text = text.partition(content)
+        if not found or content in text:
+            return None
+        pieces.append(piece)
+    return (*pieces, text)
+
+
+def _replaceable(message: Message) -> bool:
+    return isinstance(message.get("content"), str) and not message.get("tool_calls")
+
+
+def _changed(message: Message, sentinel: str) -> dict[str, Any]:
+    """The message with another content, or with calls of other tools."""
+    if not message.get("tool_calls"):
+        return {**message, "content": sentinel}
+    calls = [
+        {**call, "function": {**call["function"], "name": sentinel}}
+        if "function" in call
+        else {**call, "name": sentinel}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _common(a: str, b: str) -> int:
+    """Characters that both texts begin with."""
+    return next(
+        (place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
+        min(len(a), len(b)),
+    )
+
+
+def _in_parts(message: Message) -> dict[str, Any]:
+    content = message.get("content")
+    return (
+        {**message, "content": [{"type": "text", "text": content}]}
+        if isinstance(content, str)
+        else dict(message)
+    )
+
+
+def _any_of(tokens: Collection[str]) -> str:
+    # The longest first: one token may begin another.
+    return "|".join(re.escape(token) for token in sorted(tokens, key=lambda token: (-len(token), token)))
+
+
+def encode(
+    tokenizer: Tokenizer, conversations: Sequence[Rendered]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int32]]:
+    """(ids of all conversations (T,), tokens of each (n,), the assistant message whose turn a token belongs to (T,), -1
+    outside of all).
+
+    Control tokens in a text become control tokens; none are added. A token belongs to a turn from the one that holds
+    the turn's first character to the one that holds its last, as in transformers' `assistant_masks`.
+    """
+    encodings = tokenizer.encode_batch([each.text for each in conversations], add_special_tokens=False)
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    ids, turn = np.empty(lengths.sum(), np.uint32), np.full(lengths.sum(), -1, np.int32)
+    begin = 0
+    for conversation, encoding in zip(conversations, encodings, strict=True):
+        ids[begin : begin + len(encoding)] = encoding.ids
+        for number, spans in enumerate(conversation.turns):
+            for first, last in spans:
+                begins, ends = encoding.char_to_token(first), encoding.char_to_token(last - 1)
+                if begins is not None:
+                    turn[begin + begins : begin + (len(encoding) if ends is None else ends + 1)] = number
+        begin += len(encoding)
+    return ids, lengths, turn
