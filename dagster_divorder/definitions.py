@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, watch_input
 from dagster_divorder.defs.jobs import jobs
@@ -36,7 +37,7 @@ def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> d
 
 
 try:
-    defs = definitions(GRAPH, load_settings(), config_file(None, os.environ))
+    defs = definitions(GRAPH, recognised(load_settings()), config_file(None, os.environ))
 except DivOrderError as error:
     # Commands end with one sentence.
     sys.excepthook = lambda kind, raised, trace: print(f"divorder: {raised}", file=sys.stderr)

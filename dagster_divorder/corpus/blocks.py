@@ -103,9 +103,9 @@ class BlockRecords:
             InputError: the text column is missing, or holds no strings.
         """
         if isinstance(self.block, LineBlock):
-            return parse_lines([self.block.lines[i] for i in at.tolist()], self._shape.text_field)
+            return parse_lines([self.block.lines[i] for i in at.tolist()], self._shape)
         try:
-            return parse_rows(self.block.rows.take(row_array(at)), self._shape.text_field)
+            return parse_rows(self.block.rows.take(row_array(at)), self._shape)
         except InputError as error:
             raise InputError(f"{self._shape.label}{self.path}: {error}") from None
 

@@ -10,12 +10,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.chats.document import MARK, Conversation, as_document
+from dagster_divorder.chats.forms import conversation_of_record, templated, without_nulls
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.columns import id_of
 from dagster_divorder.corpus.json_records import parse
 from dagster_divorder.corpus.looks import structure_of
 from dagster_divorder.corpus.parquet_rows import row_as_json
+from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 
@@ -23,45 +26,83 @@ NOT_JSON = "not valid JSON"
 """Beginning of the reason where a line is no JSON: the last line of a growing file may still be being written."""
 _MISSING = object()
 EMPTY_TEXT = "empty text"
+MARKED = (
+    "the text begins with the control character U+001E, which marks conversations in the store; take it away"
+)
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
-def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | None], list[str]]:
-    """Texts of JSONL lines as UTF-8, None where a line is refused; and the reasons of the refusals, in order.
+def parse_lines(lines: Sequence[bytes], shape: Shape) -> tuple[list[bytes | None], list[str]]:
+    """Documents of JSONL lines as UTF-8, None where a line is refused; and the reasons of the refusals, in order.
 
-    Refused: invalid JSON or UTF-8, lone surrogates, no object, the field missing, not a string, or empty.
+    Refused: invalid JSON or UTF-8, lone surrogates, no object, what `_text_of` or `conversation_in` refuses.
     """
-    texts: list[bytes | None] = []
+    documents: list[bytes | None] = []
     reasons: list[str] = []
     for line in lines:
+        document = None
         try:
             record = parse(line)
-        except orjson.JSONDecodeError as error:
-            reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
-        else:
-            text = value_at(record, text_field, _MISSING) if isinstance(record, dict) else None
-            if text and isinstance(text, str):
-                texts.append(text.encode())
-                continue
-            if not isinstance(record, dict):
-                reason = f"a JSON {_json_type(record)}, expected an object"
-            elif text is _MISSING:
-                reason = f"no field {text_field!r}"
-            elif isinstance(text, str):
-                reason = EMPTY_TEXT
+            if isinstance(record, dict):
+                document = (
+                    _text_of(record, shape.text_field)
+                    if shape.form == "text"
+                    else conversation_in(record, shape)
+                )
             else:
-                reason = f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
-        texts.append(None)
-        reasons.append(reason)
-    return texts, reasons
+                reasons.append(f"a JSON {_json_type(record)}, expected an object")
+        except orjson.JSONDecodeError as error:
+            reasons.append(CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}")
+        except InputError as error:
+            reasons.append(str(error))
+        documents.append(document)
+    return documents, reasons
 
 
-def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None], list[str]]:
-    """Texts of Parquet rows as UTF-8, None where a row is refused; and the reasons of the refusals, in order.
+def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
+    """
+    Raises:
+        InputError: the field is missing, no string, or empty.
+    """
+    text = value_at(record, text_field, _MISSING)
+    if text is _MISSING:
+        raise InputError(f"no field {text_field!r}")
+    if not isinstance(text, str):
+        raise InputError(f"field {text_field!r} is a JSON {_json_type(text)}, expected a string")
+    if not text:
+        raise InputError(EMPTY_TEXT)
+    if text.startswith(MARK):
+        raise InputError(MARKED)
+    return text.encode()
+
+
+def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
+    """The document of a record that is no plain text, UTF-8.
+
+    Raises:
+        InputError: it is none of the shape's form, or the chat template refuses it.
+    """
+    if shape.form == "template":
+        conversation: Conversation = templated(record, shape.jinja or "")
+    else:
+        conversation = conversation_of_record(record, shape.form)
+        if shape.chat_template is not None:
+            shape.chat_template.check(conversation)
+    try:
+        return as_document(conversation)
+    except orjson.JSONEncodeError as error:
+        raise InputError(f"cannot be written as JSON: {error}") from None
+
+
+def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
+    """Documents of Parquet rows as UTF-8, None where a row is refused; and the reasons of the refusals, in order.
 
     Raises:
         InputError: the text column is missing or does not hold strings, so that no row of the file can be read.
     """
+    if shape.form != "text":
+        return _conversations_in_rows(rows, shape)
+    text_field = shape.text_field
     column = column_at(rows, text_field)
     if column is None:
         raise InputError(
@@ -78,10 +119,30 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
         reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
+        if not reason and value.startswith(MARK.encode()):
+            reason = MARKED
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
     return texts, reasons
+
+
+def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
+    """`parse_rows` of records that are no plain texts. A null inside a row counts as a missing key: in a struct Arrow
+    cannot tell one from the other."""
+    invalid = _invalid_rows(rows, "")
+    documents: list[bytes | None] = []
+    reasons: list[str] = []
+    for at in range(rows.num_rows):
+        document = None
+        try:
+            if at in invalid:
+                raise InputError(invalid[at])
+            document = conversation_in(without_nulls(rows.slice(at, 1).to_pylist()[0]), shape)
+        except InputError as error:
+            reasons.append(str(error))
+        documents.append(document)
+    return documents, reasons
 
 
 def _rows_look_like(rows: pa.RecordBatch) -> str:

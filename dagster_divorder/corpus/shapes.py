@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
@@ -29,13 +30,17 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. key: what its records are known by, 0 for a single input. label: the
-    beginning of its messages, where it is one of several. as_lines: rows are stored as JSON lines."""
+    """Fields of an input: see `settings.Input`. form: `Input.form`. jinja: `Input.template`. chat_template: what
+    conversations must be accepted by, None for texts. key: what its records are known by, 0 for a single input. label:
+    the beginning of its messages, where it is one of several. as_lines: rows are stored as JSON lines."""
 
     text_field: str = "text"
     id_field: str | None = None
     source_field: str | None = None
     source: str | None = None
+    form: str = "text"
+    jinja: str | None = None
+    chat_template: ChatTemplate | None = None
     key: int = 0
     label: str = ""
     as_lines: bool = False
@@ -69,10 +74,12 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
         fields = (block.text_field, block.id_field, block.source_field, block.source)
         key, label = 0, ""
         if isinstance(settings.input, Inputs):
-            key = int.from_bytes(blake3(orjson.dumps(fields)).digest(8))
+            # Texts keep the key of before there were other forms.
+            form = () if block.form == "text" else (block.form, block.template)
+            key = int.from_bytes(blake3(orjson.dumps((*fields, *form))).digest(8))
             more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
             label = f"input {number} ({block.paths[0]}{more}): "
-        shapes.append(Shape(*fields, key, label))
+        shapes.append(Shape(*fields, block.form, block.template, None, key, label))
     return tuple(shapes)
 
 

@@ -23,6 +23,7 @@ from dagster_divorder.settings.sections import (
     KINDS,
     RULES,
     Advanced,
+    Chats,
     Clusters,
     Comparison,
     Deep,
@@ -56,6 +57,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: Annotated[Input, WrapValidator(one_or_several)] = Input()
+    chats: Chats = Chats()
     output: Output = Output()
     exports: Exports = Exports()
     sequence: Sequence = Sequence()
@@ -89,6 +91,11 @@ class Settings(BaseModel):
     @field_serializer("input", mode="wrap")
     def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
         return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
+
+    @model_validator(mode="after")
+    def _packing_of_the_form(self) -> Self:
+        object.__setattr__(self, "packing", self.packing.fitting(self.forms))
+        return self
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
@@ -165,6 +172,16 @@ class Settings(BaseModel):
         for fit in fits:
             one_of("refit", fit, RULES)
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """What the records of the inputs hold (`Input.form`)."""
+        return frozenset(block.form for block in self.input.each)
+
+    @property
+    def masked(self) -> bool:
+        """Whether some tokens are not trained on: an input holds something other than plain texts."""
+        return self.forms != {"text"}
 
     @property
     def within_key(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from dagster_divorder.chats.forms import Form
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -82,6 +83,13 @@ class Input(_Section):
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
     a field with exactly that name comes first."""
+    format: Literal["auto", "text", Form] = "auto"
+    """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
+    alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text where the
+    first record has text_field or that is set, else the first of these that it is."""
+    template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
+    """Jinja that makes a text of the fields of a record of any other form, in place of text_field. What stands between
+    {% generation %} and {% endgeneration %} is trained on, all if nothing does."""
     source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field shown as `source` in results; also usable as a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
@@ -102,10 +110,23 @@ class Input(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _template_stands_alone(self) -> Self:
+        if self.template is not None and self.format != "auto":
+            raise ValueError(
+                f"format is {self.format!r}, and template makes texts of records of no known form; remove one of them"
+            )
+        return self
+
     @property
     def each(self) -> tuple[Input, ...]:
         """The [[input]] blocks, or this input alone."""
         return (self,)
+
+    @property
+    def form(self) -> str:
+        """What a record holds: `format`, or "template"; "text" where `corpus.formats.recognised` has not looked."""
+        return "template" if self.template is not None else "text" if self.format == "auto" else self.format
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
         """The same with other paths."""
@@ -170,6 +191,19 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
             "block, or name a field of the records in source_field"
         )
     return single
+
+
+class Chats(_Section):
+    """Conversations, prompts with completions, and pairs: how they become tokens, and which tokens are trained on."""
+
+    template: FolderPath | None = Field(None, examples=["chat.jinja"])
+    """File of a chat template in place of the model's own. A model without one, and the bootstrap model, has the
+    template of docs/chats.md."""
+    train_on: Literal["assistant", "last", "completion", "all"] = "assistant"
+    """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
+    of a prompt, or the last answer; all: every token."""
+    balance: Literal["trained", "all"] = "trained"
+    """Which tokens shares are taken of, in orders and measures: those that are trained on, or all."""
 
 
 class Store(_Section):
@@ -556,14 +590,28 @@ class Order(_Section):
 class Packing(_Section):
     """How documents are packed into sequences."""
 
-    method: Literal["concat", "best_fit", "related"] = "concat"
+    method: Literal["concat", "best_fit", "related", "none"] = "concat"
     """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
-    similar documents into one sequence."""
+    similar documents into one sequence; none: a sequence holds one record. Unset: best_fit for conversations, none for
+    pairs, else concat."""
+    too_long: Literal["cut", "truncate", "drop", "split_turns", "error"] = "cut"
+    """What becomes of a document longer than a sequence. cut: it goes on in other sequences; truncate: its end is left
+    out; drop: all of it is; split_turns: a conversation is cut behind an answer; error: the run fails. Unset: truncate
+    for conversations, else cut."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. As it falls,
     sequences hold more topics and less long context."""
     end_of_text: bool = False
     """Count one end-of-text token after every document."""
+
+    def fitting(self, forms: Collection[str]) -> Self:
+        """What is not set as it suits records of these forms."""
+        if "text" in forms or "template" in forms:
+            return self
+        suits = {"method": "none" if "pairs" in forms else "best_fit", "too_long": "truncate"}
+        return self.model_copy(
+            update={name: value for name, value in suits.items() if name not in self.model_fields_set}
+        )
 
 
 class Sequence(_Section):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
@@ -115,7 +116,7 @@ def run_all(
     Raises:
         DivOrderError: says what is wrong, what was expected and what to do.
     """
-    return run_graph(GRAPH, settings, progress, stages)
+    return run_graph(GRAPH, recognised(settings), progress, stages)
 
 
 def run_stage(stage: str, settings: Settings, progress: Progress | None = None) -> Receipt:
@@ -129,4 +130,4 @@ def open_run(settings: Settings) -> Run:
     Raises:
         StoreError: the place of the store holds other files, or a store of another version.
     """
-    return Run(settings, store_of(settings.store).open(create=False), GRAPH)
+    return Run(recognised(settings), store_of(settings.store).open(create=False), GRAPH)

@@ -27,6 +27,9 @@ from dagster_divorder.store.fragments import (
 from dagster_divorder.store.stages import put_arrays
 from dagster_divorder.store.view import Fragment, offsets
 
+RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_kind"), "spans")
+"""Arrays of results with several items a row: the array that holds their number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
@@ -169,10 +172,13 @@ def _merge_results(
 
 
 def take_rows(arrays: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The given rows of a stage's result; `ids` is ragged, and row i has `lengths[i]` of them."""
-    taken = {key: array[rows] for key, array in arrays.items() if key != "ids"}
-    if "ids" in arrays:
-        starts = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
-        pieces = [arrays["ids"][starts[row] : starts[row + 1]] for row in rows.tolist()]
-        taken["ids"] = np.concatenate([arrays["ids"][:0], *pieces])
+    """The given rows of a stage's result; those of RAGGED as often as another array says."""
+    taken = {}
+    for key, array in arrays.items():
+        if key in RAGGED:
+            starts = np.concatenate([[0], np.cumsum(arrays[RAGGED[key]], dtype=np.int64)])
+            pieces = [array[starts[row] : starts[row + 1]] for row in rows.tolist()]
+            taken[key] = np.concatenate([array[:0], *pieces])
+        else:
+            taken[key] = array[rows]
     return taken

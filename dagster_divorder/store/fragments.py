@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from blake3 import blake3
 
+from dagster_divorder.chats.document import all_words
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
@@ -105,6 +106,16 @@ def index_column(store: Store, folder: str, fragments: Sequence[Fragment], colum
         whole[end : end + len(part)] = part
         end += len(part)
     return whole
+
+
+def read_words(store: Store, file: str) -> pa.ChunkedArray:
+    """The texts of a fragment of documents, in row order, of conversations without roles and control tokens
+    (`chats.document.words`).
+
+    Raises:
+        StoreError: as `read_content`.
+    """
+    return all_words(read_content(store, file))
 
 
 def read_content(store: Store, file: str) -> pa.ChunkedArray:

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.chats.document import all_words
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, index_parts, read_content
@@ -91,7 +92,9 @@ def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> p
     """The first characters of the texts of document rows, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
-    return contents(store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(texts, 0, characters))
+    return contents(
+        store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(all_words(texts), 0, characters)
+    )
 
 
 EXAMPLE_CHARACTERS = 200

@@ -11,7 +11,7 @@ import numpy as np
 
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.view import Fragment
 
 
@@ -19,7 +19,7 @@ def sign(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
     """The signatures of the documents of a fragment."""
     from dagster_divorder.core.text.minhash import signatures
 
-    texts = read_content(store, fragment.file)
+    texts = read_words(store, fragment.file)
     return {"signature": np.concatenate([signatures(part) for part in texts.chunks])}
 
 

@@ -26,7 +26,7 @@ from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.sample import first_lines
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, spans
@@ -53,7 +53,7 @@ def _find_shingles(store: Store, rows_of_fragment: tuple[Fragment, np.ndarray]) 
     from dagster_divorder.core.text.minhash import shingles
 
     fragment, rows = rows_of_fragment
-    return shingles(read_content(store, fragment.file).take(row_array(rows)).combine_chunks())
+    return shingles(read_words(store, fragment.file).take(row_array(rows)).combine_chunks())
 
 
 def _group_near_duplicates(run: Run) -> Made:

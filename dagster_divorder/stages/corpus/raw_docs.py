@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dagster_divorder.corpus.corpus import Corpus, InputFile
 from dagster_divorder.corpus.file_states import load_file_states, save_file_states
-from dagster_divorder.corpus.find import as_one_kind, find_inputs
+from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
 from dagster_divorder.corpus.ingest import Before, Ingest, Survey
 from dagster_divorder.corpus.inputs import Kind, LongRecord
 from dagster_divorder.corpus.looks import repeated_texts
@@ -45,6 +45,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
@@ -85,8 +86,8 @@ class _RawDocs(Stage):
     def make(self, run: Run, decision: Decision) -> Receipt:
         settings = run.settings.input
         merge_small(run.store, run.graph)
-        kind, inputs = as_one_kind(find_inputs(run.settings))
-        key = records_key(run.settings, kind)
+        kind, inputs = _inputs(run)
+        key = records_key(run, kind)
         before = _before(run.store, key, run.settings)
         with (
             run.store.scratch() as scratch,
@@ -124,13 +125,24 @@ class _RawDocs(Stage):
         return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
 
 
-def records_key(settings: Settings, kind: str) -> str:
+def _inputs(run: Run) -> tuple[Kind, list[Found]]:
+    """The inputs, with the chat template that their conversations must be accepted by."""
+    kind, inputs = as_one_kind(find_inputs(run.settings))
+    template = template_of(run)
+    if template is None:
+        return kind, inputs
+    return kind, [replace(each, shape=replace(each.shape, chat_template=template)) for each in inputs]
+
+
+def records_key(run: Run, kind: str) -> str:
     """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
+    given, template = run.settings.input, template_of(run)
     # Records of several inputs are stored with their shapes (corpus/shapes.py).
-    several = isinstance(settings.input, Inputs)
-    return content_hash(
-        "raw_docs", RAW_DOCS.version, kind, ["several"] if several else settings.input.text_field
-    )
+    reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
+    if run.settings.masked:
+        # Another template may refuse other records.
+        reading = [reading, given.form, given.template, template.fingerprint if template else None]
+    return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 
 def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
@@ -140,8 +152,8 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
         InputError: the input cannot be read, or too much of it would be refused.
     """
     settings = run.settings
-    kind, inputs = as_one_kind(find_inputs(settings))
-    key = records_key(settings, kind)
+    kind, inputs = _inputs(run)
+    key = records_key(run, kind)
     before = _before(run.store, key, settings)
     with Ingest(run.store, kind, key, before, dry=True) as ingest:
         corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
@@ -359,6 +371,11 @@ RAW_DOCS = _RawDocs(
         "paths": settings.input.paths,
         "text_field": settings.input.text_field,
         "max_record_bytes": settings.input.max_record_bytes,
+        **(
+            {"formats": [[block.form, block.template] for block in settings.input.each]}
+            if settings.masked
+            else {}
+        ),
         **(
             {"shapes": [shape.key for shape in shapes_of(settings)]}
             if isinstance(settings.input, Inputs)

@@ -21,7 +21,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _locate(settings: Settings) -> Path:
 
 def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
     """The quality of the documents of a fragment."""
-    classifier, content = _classifier(model, device), read_content(store, fragment.file)
+    classifier, content = _classifier(model, device), read_words(store, fragment.file)
     scores = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
     return {"quality": np.concatenate(scores)}
 

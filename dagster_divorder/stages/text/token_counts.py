@@ -1,7 +1,8 @@
 """token_counts: every document tokenised once; ids kept, so that pooling, packing and exports never tokenise again.
 
 Per document fragment: `ids` (uint16 or uint32, all documents end to end, no special tokens) and `lengths` int64
-(rows,)."""
+(rows,). Where an input holds conversations, these are rendered by the chat template, and there are `turns` and the
+spans of tokens that may be trained on (`models.chat_tokens.encode_documents`)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
@@ -38,9 +41,33 @@ def tokenize(
     return {"ids": ids, "lengths": lengths}
 
 
+def tokenize_chats(
+    store: Store, model: str | Path, template: ChatTemplate, id_dtype: np.dtype, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The same of documents some of which are no plain texts, with their spans."""
+    from dagster_divorder.models.chat_tokens import encode_documents
+    from dagster_divorder.models.tokenize import load_reference
+
+    documents = read_content(store, fragment.file).combine_chunks()
+    arrays = encode_documents(documents, load_reference(model_path(store, model)), template)
+    return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
+
+
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
+    if run.settings.masked:
+        dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
+        # Marked texts need a template no more than plain ones do.
+        template = template_of(run) or ChatTemplate("", {}, ())
+        return partial(tokenize_chats, run.store, model.place, template, dtype)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
+    template = template_of(run)
+    chats = {"masked": run.settings.masked, "template": template.fingerprint if template else None}
+    return {**model, **(chats if run.settings.masked else {})}
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -80,7 +107,7 @@ TOKEN_COUNTS = PerDocument(
     kinds={"huggingface"},
     description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
     reads=("raw_docs", "base_model"),
-    inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
+    inputs=_inputs,
     doing="tokenising",
     pace=(0.03, 0.019),
     compute=_tokenize_documents,

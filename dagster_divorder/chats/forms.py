@@ -4,22 +4,22 @@
 |---|---|
 | `messages` | `messages`: role and content of each turn; `tools` |
 | `conversations` | `conversations`: from and value of each turn (ShareGPT); `system`, `tools` |
-| `prompt` | `prompt` and `completion`, strings or lists of messages; `tools` |
+| `prompt_completion` | `prompt` and `completion`, strings or lists of messages; `tools` |
 | `alpaca` | `instruction`, `input`, `output` |
 
-A turn of the model carries a weight: its own `weight`, or 0 if its `train` is false; by default 1.
+A turn of the model is trained on unless its `weight`, `train` or `loss_mask` is 0 or false.
 Known weakness: images and sound are refused, as no tokenizer here reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
+from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
 from dagster_divorder.errors import InputError
 
-Form = Literal["messages", "conversations", "prompt", "alpaca"]
+Form = Literal["messages", "conversations", "prompt_completion", "alpaca", "pairs"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPEAKERS = {
@@ -42,22 +42,6 @@ TURN_FIELDS = ("weight", "train", "loss_mask")
 """Fields of a turn that say whether it is trained on; templates do not see them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A conversation, or a prompt and its completion as plain texts.
-
-    messages: role, content and what else a template reads; empty for plain texts. tools: as the record gives them.
-    weights: one for each assistant message, in [0, inf). completion: index of the first message of the completion, or
-    the number of characters of the prompt in `plain`.
-    """
-
-    messages: tuple[dict[str, Any], ...] = ()
-    tools: tuple[Any, ...] | None = None
-    weights: tuple[float, ...] = field(default=())
-    completion: int = 0
-    plain: str = ""
-
-
 def form_of(record: Mapping[str, Any]) -> Form | None:
     """The form of a record, by its fields; None for a record that is none of them."""
     if _is_list_of(record.get("messages"), "role"):
@@ -65,46 +49,79 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
     if _is_list_of(record.get("conversations"), "from"):
         return "conversations"
     if "prompt" in record and "completion" in record:
-        return "prompt"
+        return "prompt_completion"
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
         return "alpaca"
     return None
 
 
-def chat_of(record: Mapping[str, Any], form: Form) -> Chat:
-    """The conversation of a record.
+def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation:
+    """What a record of a form holds.
 
     Raises:
         InputError: a field is missing, a turn cannot be used, or no turn is trained on; the message is a reason for the
             rejects.
     """
-    if form == "messages":
-        return _chat(_turns(record, "messages"), record)
-    if form == "conversations":
-        said = [_spoken(turn, number) for number, turn in enumerate(_turns(record, "conversations"))]
-        system = record.get("system")
-        if isinstance(system, str) and system.strip() and said[0].get("role") != "system":
-            said = [{"role": "system", "content": system}, *said]
-        return _chat(said, record)
-    if form == "prompt":
-        prompt, completion = record.get("prompt"), record.get("completion")
-        if isinstance(prompt, str) and isinstance(completion, str):
-            if not completion.strip():
-                raise InputError("the completion is empty")
-            return Chat(plain=prompt + completion, completion=len(prompt), weights=(1.0,))
-        prompt, completion = _turns(record, "prompt"), _turns(record, "completion")
-        return _chat([*prompt, *completion], record, completion=len(prompt))
-    if form == "alpaca":
-        parts = [record.get("instruction"), record.get("input") or "", record.get("output")]
-        if not all(isinstance(part, str) for part in parts):
-            raise InputError("instruction, input or output is no string")
-        question = "\n\n".join(part for part in parts[:2] if part.strip())
-        return _chat(
-            [{"role": "user", "content": question}, {"role": "assistant", "content": parts[2]}],
-            record,
-            completion=1,
-        )
-    raise InputError(f"input.format is {form!r}; expected one of {', '.join(get_args(Form))}")
+    return _CONVERSATIONS[form](record)
+
+
+def _messages(record: Mapping[str, Any]) -> Chat:
+    return _chat(_turns(record, "messages"), record)
+
+
+def _share_gpt(record: Mapping[str, Any]) -> Chat:
+    said = [_spoken(turn, number) for number, turn in enumerate(_turns(record, "conversations"))]
+    system = record.get("system")
+    if isinstance(system, str) and system.strip() and said[0].get("role") != "system":
+        said = [{"role": "system", "content": system}, *said]
+    return _chat(said, record)
+
+
+def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
+    prompt, completion = record.get("prompt"), record.get("completion")
+    if isinstance(prompt, str) and isinstance(completion, str):
+        if not completion.strip():
+            raise InputError("the completion is empty")
+        return MarkedText(prompt + completion, ((len(prompt), len(prompt + completion)),))
+    prompt, completion = _turns(record, "prompt"), _turns(record, "completion")
+    return _chat([*prompt, *completion], record, completion=len(prompt))
+
+
+def _alpaca(record: Mapping[str, Any]) -> Chat:
+    parts = [record.get("instruction"), record.get("input") or "", record.get("output")]
+    if not all(isinstance(part, str) for part in parts):
+        raise InputError("instruction, input or output is no string")
+    question = "\n\n".join(part for part in parts[:2] if part.strip())
+    return _chat(
+        [{"role": "user", "content": question}, {"role": "assistant", "content": parts[2]}],
+        record,
+        completion=1,
+    )
+
+
+def _pair(record: Mapping[str, Any]) -> Pair:
+    raise InputError("pairs are not read yet")
+
+
+_CONVERSATIONS: dict[str, Callable[[Mapping[str, Any]], Conversation]] = {
+    "messages": _messages,
+    "conversations": _share_gpt,
+    "prompt_completion": _prompt_completion,
+    "alpaca": _alpaca,
+    "pairs": _pair,
+}
+
+
+def templated(record: Mapping[str, Any], jinja: str) -> MarkedText:
+    """The text that `input.template` makes of a record."""
+    raise InputError("input.template is not read yet")
+
+
+def without_nulls(value: Any) -> Any:
+    """A value of a Parquet row without null members of its objects, at any depth."""
+    if isinstance(value, dict):
+        return {name: without_nulls(member) for name, member in value.items() if member is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _turns(record: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -159,7 +176,7 @@ def _chat(
     first = completion
     if first is None:
         first = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
-    return Chat(tuple(messages), tuple(tools) if tools else None, tuple(weights), first)
+    return Chat(tuple(messages), tuple(weights), first, tuple(tools) if tools else None)
 
 
 def _content(turn: Mapping[str, Any], number: int) -> str:
@@ -180,19 +197,12 @@ def _content(turn: Mapping[str, Any], number: int) -> str:
     )
 
 
-def _weight(turn: Mapping[str, Any], number: int) -> float:
+def _weight(turn: Mapping[str, Any], number: int) -> bool:
     given = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    weight = 1.0
     for name, value in given.items():
-        if isinstance(value, bool) or (
-            isinstance(value, int | float) and value >= 0 and value < float("inf")
-        ):
-            weight *= float(value)
-        else:
-            raise InputError(
-                f"{name} of turn {number + 1} is {value!r}; expected true, false or a number of 0 or more"
-            )
-    return weight
+        if value not in (0, 1):
+            raise InputError(f"{name} of turn {number + 1} is {value!r}; expected true or false, or 1 or 0")
+    return all(given.values())
 
 
 def _is_list_of(value: Any, key: str) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.corpus.chats import chat_of, form_of
+from dagster_divorder.chats.document import MarkedText
+from dagster_divorder.chats.forms import conversation_of_record, form_of
 from dagster_divorder.errors import InputError
 
 ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
@@ -20,8 +21,8 @@ ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content":
             {"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]},
             "conversations",
         ),
-        ({"prompt": "Q", "completion": "A"}, "prompt"),
-        ({"prompt": [ASKED], "completion": [SAID]}, "prompt"),
+        ({"prompt": "Q", "completion": "A"}, "prompt_completion"),
+        ({"prompt": [ASKED], "completion": [SAID]}, "prompt_completion"),
         ({"instruction": "Q", "input": "", "output": "A"}, "alpaca"),
         ({"text": "Q A", "source": "a"}, None),
         ({"messages": "hello"}, None),
@@ -30,28 +31,28 @@ ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content":
 def test_the_form_is_seen_by_the_fields(record: dict[str, Any], form: str | None) -> None:
     assert form_of(record) == form
     if form and not isinstance(record.get("prompt"), str):
-        chat = chat_of(record, form)  # type: ignore[arg-type]
+        chat = conversation_of_record(record, form)  # type: ignore[arg-type]
         assert [(message["role"], message["content"]) for message in chat.messages] == [
             ("user", "Q"),
             ("assistant", "A"),
         ]
-        assert (chat.weights, chat.completion) == ((1.0,), 1)
+        assert (chat.trained, chat.completion) == ((True,), 1)
 
 
 def test_plain_prompts_are_not_made_chats() -> None:
-    chat = chat_of({"prompt": "2 + 2 =", "completion": " 4"}, "prompt")
-    assert (chat.messages, chat.plain, chat.completion) == ((), "2 + 2 = 4", 7)
+    chat = conversation_of_record({"prompt": "2 + 2 =", "completion": " 4"}, "prompt_completion")
+    assert chat == MarkedText("2 + 2 = 4", ((7, 9),))
 
 
 def test_parts_tools_system_and_weights() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    chat = chat_of(
+    chat = conversation_of_record(
         {
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]},
                 {"role": "assistant", "content": None, "tool_calls": [call], "train": False},
                 {"role": "tool", "content": "4"},
-                {"role": "assistant", "content": "A", "weight": 0.5},
+                {"role": "assistant", "content": "A", "weight": 1.0},
             ],
             "tools": [{"type": "function"}],
         },
@@ -59,13 +60,13 @@ def test_parts_tools_system_and_weights() -> None:
     )
     assert [message["content"] for message in chat.messages] == ["Q?", "", "4", "A"]
     assert chat.messages[1]["tool_calls"] == [call]
-    assert (chat.weights, chat.tools, chat.completion) == ((0.0, 0.5), ({"type": "function"},), 3)
+    assert (chat.trained, chat.tools, chat.completion) == ((False, True), ({"type": "function"},), 3)
     assert all("train" not in message and "weight" not in message for message in chat.messages)
     shared = {
         "system": "S",
         "conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}],
     }
-    assert chat_of(shared, "conversations").messages[0] == {"role": "system", "content": "S"}
+    assert conversation_of_record(shared, "conversations").messages[0] == {"role": "system", "content": "S"}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_parts_tools_system_and_weights() -> None:
         ([ASKED], "no turn is trained on"),
         ([ASKED, {**SAID, "weight": 0}], "no turn is trained on"),
         ([ASKED, {**SAID, "weight": -1}], "weight of turn 2 is -1"),
+        ([ASKED, {**SAID, "weight": 0.5}], "weight of turn 2 is 0.5"),
         ([ASKED, {**SAID, "weight": float("nan")}], "weight of turn 2 is nan"),
         ([ASKED, {**SAID, "content": "  "}], "turn 2 \\(assistant\\) is empty"),
         ([{**ASKED, "content": ""}, SAID], "turn 1 \\(user\\) is empty"),
@@ -89,9 +91,9 @@ def test_parts_tools_system_and_weights() -> None:
 )
 def test_what_cannot_be_used_says_why(turns: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        chat_of({"messages": turns}, "messages")
+        conversation_of_record({"messages": turns}, "messages")
 
 
 def test_an_unknown_speaker_is_named() -> None:
     with pytest.raises(InputError, match="turn 1 is from 'alien'"):
-        chat_of({"conversations": [{"from": "alien", "value": "x"}]}, "conversations")
+        conversation_of_record({"conversations": [{"from": "alien", "value": "x"}]}, "conversations")

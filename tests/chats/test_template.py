@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.chats import ChatTemplate, Rendered, encode
+from dagster_divorder.chats.template import ChatTemplate, Rendered, encode
 
 trl = pytest.importorskip("trl")
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"

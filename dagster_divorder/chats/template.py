@@ -15,20 +15,17 @@ Known weakness: a control token that closes turns of users only is taken for one
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import xxhash
 
+from dagster_divorder.chats.document import Chat, Conversation, Pair
 from dagster_divorder.errors import InputError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
@@ -94,14 +91,49 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, template: str, named: Mapping[str, str], control: Collection[str], stops: Collection[str] = ()
+        self,
+        template: str,
+        named: Mapping[str, str] | Iterable[tuple[str, str]],
+        control: Collection[str],
+        stops: Collection[str] = (),
     ) -> None:
+        self._source = (
+            template,
+            tuple(sorted(dict(named).items())),
+            tuple(sorted(control)),
+            tuple(sorted(stops)),
+        )
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
         self._named = dict(named)
         self._control = frozenset(control)
         self._stops = frozenset(stops)
         self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatTemplate) and self._source == other._source
+
+    def __hash__(self) -> int:
+        return hash(self.template)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChatTemplate, self._source
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that a rendering depends on beside the conversation."""
+        return xxhash.xxh3_128_hexdigest(repr(self._source).encode())
+
+    def check(self, conversation: Conversation) -> None:
+        """
+        Raises:
+            InputError: the template refuses the conversation, or an assistant turn cannot be located.
+        """
+        if isinstance(conversation, Chat):
+            self.render(conversation.messages, conversation.tools)
+        elif isinstance(conversation, Pair):
+            self.check(conversation.chosen)
+            self.check(conversation.rejected)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """A conversation, with one group of spans for each of its assistant messages.
@@ -457,27 +489,3 @@ def _in_parts(message: Message) -> dict[str, Any]:
 def _any_of(tokens: Collection[str]) -> str:
     # The longest first: one token may begin another.
     return "|".join(re.escape(token) for token in sorted(tokens, key=lambda token: (-len(token), token)))
-
-
-def encode(
-    tokenizer: Tokenizer, conversations: Sequence[Rendered]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int32]]:
-    """(ids of all conversations (T,), tokens of each (n,), the assistant message whose turn a token belongs to (T,), -1
-    outside of all).
-
-    Control tokens in a text become control tokens; none are added. A token belongs to a turn from the one that holds
-    the turn's first character to the one that holds its last, as in transformers' `assistant_masks`.
-    """
-    encodings = tokenizer.encode_batch([each.text for each in conversations], add_special_tokens=False)
-    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-    ids, turn = np.empty(lengths.sum(), np.uint32), np.full(lengths.sum(), -1, np.int32)
-    begin = 0
-    for conversation, encoding in zip(conversations, encodings, strict=True):
-        ids[begin : begin + len(encoding)] = encoding.ids
-        for number, spans in enumerate(conversation.turns):
-            for first, last in spans:
-                begins, ends = encoding.char_to_token(first), encoding.char_to_token(last - 1)
-                if begins is not None:
-                    turn[begin + begins : begin + (len(encoding) if ends is None else ends + 1)] = number
-        begin += len(encoding)
-    return ids, lengths, turn

@@ -1,0 +1,53 @@
+"""Stretches of tokens, such as those that a model is trained on, counted and marked by arithmetic on their ends.
+
+Letters: K spans, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """K spans [first, last) of positions, int64 (K,), rising and disjoint, none empty."""
+
+    first: Ints
+    last: Ints
+
+    @cached_property
+    def _counted(self) -> Ints:
+        """Positions in the spans before each, and in all, int64 (K + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.last - self.first)])
+
+    def before(self, positions: NDArray[np.integer]) -> Ints:
+        """How many positions inside spans lie before each of these, int64 (n,). O(n log K)."""
+        if not len(self.first):
+            return np.zeros(len(positions), np.int64)
+        span = np.searchsorted(self.first, positions, side="right") - 1
+        inside = np.clip(positions - self.first[span], 0, self.last[span] - self.first[span])
+        return np.where(span >= 0, self._counted[span] + inside, 0)
+
+    def within(self, first: NDArray[np.integer], length: NDArray[np.integer]) -> Ints:
+        """How many of the positions [first, first + length) lie in spans, int64 (n,)."""
+        return self.before(first + length) - self.before(first)
+
+    def cut(self, first: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
+        """The spans in runs of positions [first, first + length), int64 (n,) each: (run, first position in the run, and
+        the one behind the last), int64 (k,), by run and position."""
+        end = first + length
+        low = np.searchsorted(self.last, first, side="right")
+        counts = np.maximum(np.searchsorted(self.first, end) - low, 0)
+        run = np.arange(len(first)).repeat(counts)
+        span = np.arange(len(run)) + (low - (np.cumsum(counts) - counts)).repeat(counts)
+        return (
+            run,
+            np.maximum(self.first[span], first[run]) - first[run],
+            np.minimum(self.last[span], end[run]) - first[run],
+        )

@@ -1,0 +1,42 @@
+"""What the records of an input hold, where the settings leave it open: the first record tells."""
+
+from __future__ import annotations
+
+from dagster_divorder.chats.forms import form_of
+from dagster_divorder.corpus.find import find_files, own_folders
+from dagster_divorder.corpus.peek import first_records
+from dagster_divorder.corpus.shapes import Shape
+from dagster_divorder.errors import DivOrderError
+from dagster_divorder.settings import Input, Settings
+from dagster_divorder.settings.sections import Inputs
+
+
+def recognised(settings: Settings) -> Settings:
+    """The settings with the format of each input that has neither a format, a template nor a text field of its own. An
+    input that cannot be read stays as it is: reading it says why."""
+    formats = [_format(block, settings) for block in settings.input.each]
+    if all(block.format == name for block, name in zip(settings.input.each, formats, strict=True)):
+        return settings
+    blocks = tuple(
+        block.model_copy(update={"format": name})
+        for block, name in zip(settings.input.each, formats, strict=True)
+    )
+    several = isinstance(settings.input, Inputs)
+    changed = settings.input.model_copy(update={"several": blocks}) if several else blocks[0]
+    update = {"input": changed, "packing": settings.packing.fitting({block.form for block in blocks})}
+    return settings.model_copy(update=update)
+
+
+def _format(block: Input, settings: Settings) -> str:
+    if block.format != "auto" or block.template is not None:
+        return block.format
+    if "text_field" in block.model_fields_set:
+        return "text"
+    try:
+        files = find_files(block.paths, own_folders(settings), Shape())
+        record = next(first_records([files]), {})
+    except DivOrderError:
+        return "auto"
+    if isinstance(record.get(block.text_field), str):
+        return "text"
+    return form_of(record) or "auto"

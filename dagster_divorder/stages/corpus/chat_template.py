@@ -1,0 +1,28 @@
+"""The chat template that conversations are rendered by."""
+
+from __future__ import annotations
+
+from dagster_divorder.chats.template import ChatTemplate
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+
+NOT_RENDERED = {"text", "template"}
+"""Forms of records that no chat template renders."""
+
+
+def template_of(run: Run) -> ChatTemplate | None:
+    """The template of `model.base`, or of `chats.template`; None where no input holds conversations."""
+    if "chat_template" not in run.memo:
+        run.memo["chat_template"] = _template_of(run.settings)
+    template: ChatTemplate | None = run.memo["chat_template"]
+    return template
+
+
+def _template_of(settings: Settings) -> ChatTemplate | None:
+    from dagster_divorder.models.chat_templates import chat_template
+    from dagster_divorder.models.checkpoint import locate
+
+    if settings.forms <= NOT_RENDERED:
+        return None
+    base = settings.model.base
+    return chat_template(None if base == "bootstrap" else locate(base), settings.chats.template)

@@ -1,0 +1,45 @@
+"""Which tokens of each document are trained on, by `chats.train_on`.
+
+Law: without `settings.masked` every token is trained on, and there is no mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagster_divorder.core.spans import Spans
+from dagster_divorder.models.chat_tokens import SELECTED
+from dagster_divorder.pipeline.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class LossMask:
+    """The trained tokens of D document rows, laid end to end. begins: first token of each row, and the end, int64 (D +
+    1,). trained: spans of these positions."""
+
+    begins: np.ndarray
+    trained: Spans
+
+    def tokens(self, rows: np.ndarray) -> np.ndarray:
+        """Trained tokens of document rows, int64 (n,)."""
+        return self.within(rows, 0, self.begins[rows + 1] - self.begins[rows])
+
+    def within(self, rows: np.ndarray, start: np.ndarray | int, length: np.ndarray) -> np.ndarray:
+        """Trained tokens among [start, start + length) of document rows, int64 (n,)."""
+        return self.trained.within(self.begins[rows] + start, length)
+
+
+def load_loss_mask(run: Run) -> LossMask | None:
+    """The mask of all document rows of the view; None where every token is trained on."""
+    if not run.settings.masked or run.settings.chats.train_on == "all":
+        return None
+    files, fragments = run.files("token_counts"), run.view.documents
+    lengths, counts = files.columns(fragments, "lengths", "spans")
+    first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    wanted = SELECTED[run.settings.chats.train_on]
+    chosen = np.flatnonzero((kind & wanted == wanted) & (first < last))
+    shift = begins[np.arange(len(counts)).repeat(counts)[chosen]]
+    return LossMask(begins, Spans(first[chosen] + shift, last[chosen] + shift))
