@@ -8,6 +8,7 @@ from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Input, Settings
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Inputs
 
 
@@ -30,7 +31,8 @@ def recognised(settings: Settings) -> Settings:
 def _format(block: Input, settings: Settings) -> str:
     if block.format != "auto" or block.template is not None:
         return block.format
-    if "text_field" in block.model_fields_set:
+    # Every look at a URL is a request.
+    if "text_field" in block.model_fields_set or any(map(is_url, block.paths)):
         return "text"
     try:
         files = find_files(block.paths, own_folders(settings), Shape())
