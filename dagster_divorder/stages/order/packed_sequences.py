@@ -23,6 +23,7 @@ import numpy as np
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
+    FILLED,
     PackedSequences,
     Pieces,
     cut,
@@ -74,6 +75,14 @@ def load_packed(run: Run) -> PackedSequences:
     return _unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
+def batch_tokens(run: Run, packed: PackedSequences) -> int:
+    """Tokens of a batch of the plan's sequences. Sequences that are not filled count as the mean one."""
+    sequence = run.settings.sequence
+    if run.settings.packing.packs:
+        return sequence.length * sequence.batch
+    return max(1, round(int(packed.length.sum()) * sequence.batch / max(1, len(packed))))
+
+
 def _pack_documents(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
@@ -106,8 +115,8 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
     pack_part = partial(
         _pack_part,
         settings=settings,
-        # `concat` keeps the order of the documents, in which copies stand apart unless some are consumed.
-        keep_apart=separate and (method != "concat" or frozen is not None),
+        # `concat` and `none` keep the order of the documents, in which copies stand apart unless some are consumed.
+        keep_apart=separate and (method not in ("concat", "none") or frozen is not None),
         consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
         vectors=_vectors_of(run, stream) if method == "related" else None,
     )
@@ -117,7 +126,7 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
     # The vectors stay in this process.
     packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
     remainders = None
-    if len(packed) > 1 and method != "best_fit":
+    if len(packed) > 1 and method in FILLED:
         packed, remainders = _without_last(packed)
     consumed = [frozen.sequences] if frozen else []
     shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]

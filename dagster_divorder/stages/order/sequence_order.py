@@ -18,7 +18,7 @@ from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.trait_targets import sequence_targets
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
 from dagster_divorder.core.vectors.pca import Pca, project
@@ -130,7 +130,7 @@ def _order_sequences(run: Run) -> Made:
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
     items, packed, copies, frozen = sequences
-    not_full = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
     full_sequences = len(packed) - bool(not_full)
     full, times = items.part(0, full_sequences), None
     if copies is not None:
