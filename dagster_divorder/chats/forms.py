@@ -81,12 +81,9 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
     if record.get("chosen") and record.get("rejected"):
         return "pairs"
     for name in ("messages", "conversations"):
-        if _is_turns(record.get(name)):
-            return name  # type: ignore[return-value]
-    for name in ("messages", "conversations"):
         value = record.get(name)
-        if isinstance(value, str) and value.lstrip().startswith("[") and _is_turns(_json_or_none(value)):
-            return f"{name}_json"  # type: ignore[return-value]
+        if is_turns(value):
+            return f"{name}_json" if isinstance(value, str) else name  # type: ignore[return-value]
     if _is_filled(record.get("prompt")) and _is_filled(record.get("completion")):
         return "prompt_completion"
     is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
@@ -409,7 +406,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
         return prompt if isinstance(prompt, str) else _turns(record, "prompt")
     for name in ("messages", "conversations"):
         # A list with an answer at its end is no prompt.
-        if _is_turns(record.get(name)) and (turns := _turns(record, name))[-1]["role"] != "assistant":
+        if isinstance(record.get(name), list) and (turns := _turns(record, name))[-1]["role"] != "assistant":
             return turns
     if _question(record) is not None:
         return _asked(record)
@@ -519,20 +516,21 @@ def _parsed(text: str, name: str) -> Any:
         raise InputError(f"{name} is a string that is no JSON: {error}") from None
 
 
-def _json_or_none(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _is_turns(value: Any) -> bool:
+def is_turns(value: Any) -> bool:
+    """Whether a field holds turns, also as a JSON string."""
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value) if value.lstrip().startswith("[") else None
+        except orjson.JSONDecodeError:
+            return False
     first = value[0] if isinstance(value, list) and value else None
-    return isinstance(first, Mapping) and ("role" in first or "from" in first)
+    return isinstance(first, Mapping) and (
+        {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
+    )
 
 
 def _is_filled(value: Any) -> bool:
-    return isinstance(value, str) or _is_turns(value)
+    return isinstance(value, str) or is_turns(value)
 
 
 def _is_text(value: Any) -> bool:
