@@ -405,7 +405,10 @@ class ChatTemplate:
                 **options,
                 **self._named,
             )
-        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except (
+            *(TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError),
+            RecursionError,
+        ) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
 
     @cached_property

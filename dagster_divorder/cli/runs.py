@@ -46,12 +46,13 @@ def init(options: Options) -> Answer:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
-    texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
+    read = " and ".join(dict.fromkeys(block.said for block in proposal.blocks))
+    verb = "it reads" if any(block.structure for block in proposal.blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused, allowed = proposal.refusals
     return Answer(
         [
-            f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
+            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
             *proposal.warnings(),
@@ -63,7 +64,7 @@ def init(options: Options) -> Answer:
         ],
         {
             "settings": str(file),
-            "text_fields": [block.text for block in proposal.blocks],
+            "text_fields": [block.text or None for block in proposal.blocks],
             "inputs": [block.data() for block in proposal.blocks],
             "looked_at": looked_at,
             "refused": refused,
@@ -112,7 +113,7 @@ def _fields(proposal: Proposal) -> list[Part]:
     parts: list[Part] = []
     for block in proposal.blocks:
         title = f"{', '.join(block.paths)}: " if proposal.several else ""
-        parts += ["", *block.parts(title), "", *(block.chosen if block.text else [])]
+        parts += ["", *block.parts(title), "", *(block.chosen if block.read[0] else [])]
     return parts
 
 
