@@ -12,6 +12,7 @@ import numpy as np
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.stages import StageFiles
 
 
@@ -34,9 +35,14 @@ class LossMask:
         return self.trained.within(first, np.minimum(length, end - first))
 
 
+def has_loss_mask(settings: Settings) -> bool:
+    """Whether some tokens are not trained on."""
+    return settings.masked and settings.chats.train_on != "all"
+
+
 def load_loss_mask(run: Run) -> LossMask | None:
     """The mask of all document rows of the view; None where every token is trained on."""
-    if not run.settings.masked or run.settings.chats.train_on == "all":
+    if not has_loss_mask(run.settings):
         return None
     return _mask(run, run.files("token_counts"), run.settings.chats.train_on)
 
