@@ -504,7 +504,7 @@ path = "{base}/store"      # what has been computed; can be deleted at the price
 path = "{base}/curated"
 
 [exports]                  # the training sequences, tokens and all
-formats = ["{self.export}"]      # {reader}
+formats = {json.dumps(self.formats)}      # {reader}
 path = "{base}/exports"
 {layout_lines}"""
 
@@ -526,9 +526,9 @@ path = "{base}/exports"
         return "\n".join([*balanced, *proposed])
 
     @property
-    def export(self) -> str:
-        """The format that the trainer reads."""
-        return TRAINERS[self.trainer].formats[0] if self.trainer else "parquet"
+    def formats(self) -> list[str]:
+        """The export format that the trainer reads; none if it reads the curated output."""
+        return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
