@@ -559,7 +559,7 @@ class Proposal:
             f"{name} = {number}{'  # that each read a part of the rows' if name == 'world_size' else ''}\n"
             for name, number in layout.items()
         )
-        exports = f'formats = ["{self.export}"]      # {reader}'
+        exports = f"formats = {json.dumps(self.formats)}      # {reader}"
         if self.prefers:
             exports = "formats = []               # preferences are trained on as the records of the output"
         return f"""\
@@ -615,9 +615,9 @@ path = "{base}/exports"
         return "\n".join([*balanced, *proposed])
 
     @property
-    def export(self) -> str:
-        """The format that the trainer reads."""
-        return TRAINERS[self.trainer].formats[0] if self.trainer else "parquet"
+    def formats(self) -> list[str]:
+        """The export format that the trainer reads; none if it reads the curated output."""
+        return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
