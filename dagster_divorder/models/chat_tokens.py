@@ -6,7 +6,7 @@ Guarantee: the ids of `apply_chat_template(tokenize=True)`: control tokens in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -60,6 +60,37 @@ def encode_documents(
         "span_last": last,
         "span_kind": kind,
     }
+
+
+def as_read(document: str, template: ChatTemplate, train_on: str) -> MarkedText:
+    """A document as a model reads it, with the characters that are trained on by `chats.train_on`; of a pair the prompt
+    with the chosen answer.
+
+    Raises:
+        InputError: the template refuses the conversation.
+    """
+    text, spans = _parts(conversation_of(document) or document, template)[0]
+    if train_on == "all":
+        return MarkedText(text, ((0, len(text)),))
+    wanted = SELECTED[train_on]
+    return MarkedText(text, tuple(span for span, kind in spans if kind & wanted == wanted))
+
+
+def encode_trained(
+    texts: Sequence[str], spans: Sequence[Sequence[Span]], tokenizer: Tokenizer
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
+    """(ids of texts, end to end, uint32 (T,); the number of each text's, int64 (n,); which are trained on, bool (T,)).
+    spans: of each text, characters [first, last) that are trained on, rising."""
+    encoded = [
+        _encode(tokenizer, [Marked(text, [(span, 0) for span in of_text])])
+        for text, of_text in zip(texts, spans, strict=True)
+    ]
+    trained = [np.zeros(len(ids), bool) for ids, _ in encoded]
+    for mask, (_, of_tokens) in zip(trained, encoded, strict=True):
+        for first, last, _ in of_tokens:
+            mask[first:last] = True
+    lengths = np.fromiter(map(len, trained), np.int64, len(texts))
+    return np.concatenate([ids for ids, _ in encoded]), lengths, np.concatenate(trained)
 
 
 def _turns(conversation: Conversation | str) -> int:

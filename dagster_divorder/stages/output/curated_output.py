@@ -42,6 +42,7 @@ from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
+    heldout_shown,
     heldout_table,
     load_heldout,
     removed_lines,
@@ -443,6 +444,7 @@ def _curated_output_inputs(run: Run) -> dict[str, Any]:
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
         # Ids are shown only by the rejects and by the lists of what is not trained on.
         **({"id_field": field} if field and (facts["rejected_records"] or settings.repeats) else {}),
+        **heldout_shown(run),
     }
 
 
