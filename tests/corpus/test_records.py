@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.corpus.records import parse_lines, parse_rows, reject_line
+from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 from tests.conftest import examples
@@ -42,14 +43,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("line", "reason"), REFUSED.items())
 def test_refused_lines_say_why(line: bytes, reason: str) -> None:
-    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], "text")
+    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], DEFAULT_SHAPE)
     assert texts == [b"before", None, b"after"]
     assert len(reasons) == 1
     assert reasons[0].startswith(reason)
 
 
 def test_nul_and_surrogate_pairs_are_text() -> None:
-    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], "text")
+    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], DEFAULT_SHAPE)
     assert texts == [b"a\x00b", "\U0001f600".encode()]
     assert reasons == []
 
@@ -60,7 +61,7 @@ def test_numbers_that_are_no_json_cost_no_record() -> None:
         {"text": 'a NaN, "-Infinity" \\" NaN', "n": value} for value in (math.nan, math.inf, -math.inf)
     ]
     lines = [json.dumps(record).encode() for record in records]
-    assert parse_lines(lines, "text") == ([str(record["text"]).encode() for record in records], [])
+    assert parse_lines(lines, DEFAULT_SHAPE) == ([str(record["text"]).encode() for record in records], [])
 
 
 @given(st.text(min_size=1))
@@ -69,12 +70,12 @@ def test_any_text_survives(text: str) -> None:
         line = orjson.dumps({"text": text})
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
-    assert parse_lines([line], "text") == ([text.encode()], [])
+    assert parse_lines([line], DEFAULT_SHAPE) == ([text.encode()], [])
 
 
 def test_parquet_texts_nulls_and_bad_utf8() -> None:
     bad = pa.array([b"ok", b"\xff", b"", None], pa.binary()).view(pa.string())
-    texts, reasons = parse_rows(pa.record_batch({"text": bad}), "text")
+    texts, reasons = parse_rows(pa.record_batch({"text": bad}), DEFAULT_SHAPE)
     assert texts == [b"ok", None, None, None]
     assert [reason.split(":")[0] for reason in reasons] == [
         "text is not valid UTF-8",
@@ -88,14 +89,14 @@ def test_parquet_texts_nulls_and_bad_utf8() -> None:
 )
 def test_every_arrow_string_type_is_text(kind: pa.DataType) -> None:
     batch = pa.record_batch({"text": pa.array(["a", "b", "a"]).cast(kind)})
-    assert parse_rows(batch, "text") == ([b"a", b"b", b"a"], [])
+    assert parse_rows(batch, DEFAULT_SHAPE) == ([b"a", b"b", b"a"], [])
 
 
 def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
     with pytest.raises(InputError, match="no column 'text'; the columns are body"):
-        parse_rows(pa.record_batch({"body": ["x"]}), "text")
+        parse_rows(pa.record_batch({"body": ["x"]}), DEFAULT_SHAPE)
     with pytest.raises(InputError, match="has type int64, expected strings"):
-        parse_rows(pa.record_batch({"text": [1]}), "text")
+        parse_rows(pa.record_batch({"text": [1]}), DEFAULT_SHAPE)
 
 
 ROW = {
