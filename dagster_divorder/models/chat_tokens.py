@@ -62,14 +62,14 @@ def encode_documents(
     }
 
 
-def as_read(document: str, template: ChatTemplate, train_on: str) -> MarkedText:
+def as_read(document: str, template: ChatTemplate | None, train_on: str) -> MarkedText:
     """A document as a model reads it, with the characters that are trained on by `chats.train_on`; of a pair the prompt
-    with the chosen answer.
+    with the chosen answer. template: None where no document holds a conversation.
 
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans = _parts(conversation_of(document) or document, template)[0]
+    text, spans = _parts(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]

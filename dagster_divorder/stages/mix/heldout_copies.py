@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -17,7 +17,6 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.chats.document import all_words
-from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
@@ -108,21 +107,15 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     return _as_read(run, table) if run.settings.masked else table
 
 
-def heldout_shown(run: Run) -> dict[str, Any]:
-    """What decides `heldout_table` beside `heldout_reads` and traits."""
-    if not (run.settings.masked and run.settings.holds_out):
-        return {}
-    template = template_of(run)
-    return {"template": template.fingerprint if template else None, "train_on": run.settings.chats.train_on}
-
-
 def _as_read(run: Run, table: pa.Table) -> pa.Table:
     """The table with the texts that the model reads, and what of them is trained on."""
     from dagster_divorder.models.chat_tokens import as_read
     from dagster_divorder.models.validation import SPANS, TRAINED
 
-    template, train_on = template_of(run) or ChatTemplate("", {}, ()), run.settings.chats.train_on
-    read = [as_read(document, template, train_on) for document in table["text"].to_pylist()]
+    read = [
+        as_read(document, template_of(run), run.settings.chats.train_on)
+        for document in table["text"].to_pylist()
+    ]
     place = table.schema.get_field_index("text")
     spans = [[{"first": first, "last": last} for first, last in conversation.spans] for conversation in read]
     return table.set_column(

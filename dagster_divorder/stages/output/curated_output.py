@@ -37,12 +37,12 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
-    heldout_shown,
     heldout_table,
     load_heldout,
     removed_lines,
@@ -444,7 +444,7 @@ def _curated_output_inputs(run: Run) -> dict[str, Any]:
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
         # Ids are shown only by the rejects and by the lists of what is not trained on.
         **({"id_field": field} if field and (facts["rejected_records"] or settings.repeats) else {}),
-        **heldout_shown(run),
+        **(reading(run) if settings.holds_out else {}),
     }
 
 

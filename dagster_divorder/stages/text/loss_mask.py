@@ -12,6 +12,7 @@ import numpy as np
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.store.stages import StageFiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +32,12 @@ class LossMask:
         return self.trained.within(self.begins[rows] + start, length)
 
 
-def load_loss_mask(run: Run) -> LossMask | None:
-    """The mask of all document rows of the view; None where every token is trained on."""
+def load_loss_mask(run: Run, files: StageFiles | None = None) -> LossMask | None:
+    """The mask of all document rows of the view; None where every token is trained on. files: of token_counts while it
+    runs."""
     if not run.settings.masked or run.settings.chats.train_on == "all":
         return None
-    files, fragments = run.files("token_counts"), run.view.documents
+    files, fragments = files or run.files("token_counts"), run.view.documents
     lengths, counts = files.columns(fragments, "lengths", "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
     begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -19,6 +19,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.fragments import read_content
@@ -86,6 +87,16 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
+def _token_counts_figures_now(run: Run) -> dict[str, Any]:
+    """What is trained on, which `chats.train_on` decides."""
+    if not run.settings.masked:
+        return {}
+    files, rows = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run)), run.view.document_row
+    mask, tokens = load_loss_mask(run, files), int(files.column(run.view.documents, "lengths")[rows].sum())
+    trained = tokens if mask is None else int(mask.tokens(rows).sum())
+    return {"trained_tokens": trained, "trained_share": trained / tokens}
+
+
 def _documents_have_tokens(run: Run) -> Finding:
     empty = run.column("token_counts", "lengths")[run.view.document_row] == 0
     share = float(empty.mean())
@@ -112,6 +123,7 @@ TOKEN_COUNTS = PerDocument(
     pace=(0.03, 0.019),
     compute=_tokenize_documents,
     figures=_token_counts_figures,
+    figures_now=_token_counts_figures_now,
     checks=(
         Check(
             name="documents_have_tokens",
