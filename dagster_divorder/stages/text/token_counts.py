@@ -22,7 +22,7 @@ from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_content, read_words
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -35,10 +35,10 @@ MAX_SHARE_WITHOUT = 0.01
 def tokenize(
     store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer`: the fingerprint of the one
-    in the folder `model`."""
+    """The tokens of the words of a fragment's documents: `ids` and `lengths` as above. `tokenizer`: the fingerprint of
+    the one in the folder `model`."""
     encoder = kept_encoder(model_path(store, model), tokenizer, engine)
-    ids, lengths = encoder.encode(read_content(store, fragment.file).combine_chunks())
+    ids, lengths = encoder.encode(read_words(store, fragment.file).combine_chunks())
     return {"ids": ids, "lengths": lengths}
 
 
