@@ -633,6 +633,9 @@ class Sequence(_Section):
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
 """Names of the export formats, as `write.exports.FORMATS` has them."""
 
+Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]
+"""Names of further columns of the format parquet, as `write.exports.parquet.COLUMNS` has them."""
+
 
 class Exports(_Section):
     """The training sequences, tokens and all, for trainers (docs/exports.md)."""
@@ -652,13 +655,17 @@ class Exports(_Section):
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
     """Processes that read for such a rank."""
+    columns: tuple[Column, ...] | None = Field(None, examples=[["labels", "position_ids"]])
+    """Columns of `parquet` beside the ids and the lengths of documents, a value a token. labels: the id, or -100 where
+    the token is not trained on; assistant_masks, completion_mask: 1 where it is, else 0; position_ids: from 0 in each
+    document; attention_mask: 1. Unset: labels where not every token is trained on, else none."""
 
-    @field_validator("formats")
+    @field_validator("formats", "columns")
     @classmethod
-    def _each_once(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
-        if repeated := [name for name in formats if formats.count(name) > 1]:
-            raise ValueError(f"{repeated[0]!r} is named twice; name each format once")
-        return formats
+    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if repeated := [name for name in names or () if (names or ()).count(name) > 1]:
+            raise ValueError(f"{repeated[0]!r} is named twice; name each once")
+        return names
 
 
 class Comparison(_Section):

@@ -12,6 +12,7 @@ import numpy as np
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.stages import StageFiles
 
 
@@ -32,10 +33,15 @@ class LossMask:
         return self.trained.within(self.begins[rows] + start, length)
 
 
+def has_loss_mask(settings: Settings) -> bool:
+    """Whether some tokens are not trained on."""
+    return settings.masked and settings.chats.train_on != "all"
+
+
 def load_loss_mask(run: Run, files: StageFiles | None = None) -> LossMask | None:
     """The mask of all document rows of the view; None where every token is trained on. files: of token_counts while it
     runs."""
-    if not run.settings.masked or run.settings.chats.train_on == "all":
+    if not has_loss_mask(run.settings):
         return None
     files, fragments = files or run.files("token_counts"), run.view.documents
     lengths, counts = files.columns(fragments, "lengths", "spans")
