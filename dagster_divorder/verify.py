@@ -223,7 +223,14 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(measures of sequences of the plan in reading order, int64 (n,); the drift along them)."""
     settings, traits, packed = run.settings, load_stream(run).traits, load_packed(run)
-    figures = measure_packed(packed, sequences, traits.codes, traits.sizes(), batch=settings.sequence.batch)
+    figures = measure_packed(
+        packed,
+        sequences,
+        traits.codes,
+        traits.sizes(),
+        batch=settings.sequence.batch,
+        whole=not settings.packing.packs,
+    )
     sample = load_sample(run, traits, sequences)
     drift = stationarity(
         features(run, traits, sample),

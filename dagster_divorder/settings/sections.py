@@ -545,8 +545,8 @@ class Order(_Section):
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Tokens that a trainer has consumed of the last output. Its beginning stays as it is, and everything after it is
-    ordered so that the whole history nears the mix."""
+    """Tokens, with padding, that a trainer has consumed of the last output. Its beginning stays as it is, and
+    everything after it is ordered so that the whole history nears the mix."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Ids of documents, your own or record ids, that are packed no more: none of their tokens come after the frozen
     beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
@@ -603,6 +603,11 @@ class Packing(_Section):
     sequences hold more topics and less long context."""
     end_of_text: bool = False
     """Count one end-of-text token after every document."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether a sequence may hold several records."""
+        return self.method != "none"
 
     def fitting(self, forms: Collection[str]) -> Self:
         """What is not set as it suits records of these forms."""

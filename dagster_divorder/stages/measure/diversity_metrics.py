@@ -55,7 +55,7 @@ from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.greedy_order import load_order
-from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
@@ -69,6 +69,9 @@ ORDER_BYTES = 100
 """Peak memory that measuring an order takes, a document."""
 FEWEST_COLUMNS = 60
 """Columns of a bar in the picture, at least. With more batches than these a column is a batch."""
+
+UNPACKED = {"random": "sequences_random", "curated": "sequences"}
+"""Orders of documents that are orders of sequences where records are not packed."""
 
 LEGEND = "\n".join(
     [
@@ -125,7 +128,7 @@ def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
 
 def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
     settings = run.settings.sequence
-    targets = trait_targets(run.settings.order.targets, traits)
+    targets, packs = trait_targets(run.settings.order.targets, traits), run.settings.packing.packs
 
     def documents(order: np.ndarray) -> Diversity:
         return measure(
@@ -140,7 +143,13 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
 
     def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
         return measure_packed(
-            packed, epochs, traits.codes, traits.sizes(), batch=settings.batch, targets=targets
+            packed,
+            epochs,
+            traits.codes,
+            traits.sizes(),
+            batch=settings.batch,
+            whole=not packs,
+            targets=targets,
         )
 
     def shuffled_documents(number: int) -> Diversity:
@@ -151,12 +160,18 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
 
     # Each task makes its own order, so that waiting orders take no memory.
     tasks: list[tuple[str, Callable[[], Diversity]]] = [
-        ("original", lambda: documents(np.arange(len(traits.tokens)))),
-        *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
-        ("curated", lambda: documents(load_order(run))),
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
         ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
     ]
+    if packs:
+        tasks = [
+            ("original", lambda: documents(np.arange(len(traits.tokens)))),
+            *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
+            ("curated", lambda: documents(load_order(run))),
+            *tasks,
+        ]
+    else:
+        tasks.insert(0, ("original", lambda: sequences(*_sequences_as_read(run))))
     at_once = 2 if ORDER_BYTES * len(traits.tokens) <= MEASURED_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
     with (
@@ -166,6 +181,9 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
         for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
             measured.setdefault(name, []).append(figures)
             advance(1)
+    if not packs:
+        # Records are the sequences.
+        measured |= {name: measured[of_sequences] for name, of_sequences in UNPACKED.items()}
     return {name: average(diversities) for name, diversities in measured.items()}
 
 
@@ -180,17 +198,21 @@ def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
 
 def _add_targets(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
     """Add to the metrics of the orders that DivOrder made how they follow their targets."""
-    tables, sequence = run.settings.order.targets, run.settings.sequence
+    tables = run.settings.order.targets
     # By order, for each epoch: documents int64 (Q,), tokens of each run int64 (Q,).
     epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
+    window = 0
     if tables:
         order, packed = load_order(run), load_packed(run)
+        window = batch_tokens(run, packed)
         epochs["curated"] = [(order, traits.tokens[order])]
         for epoch in load_sequence_order(run):
             runs, _ = runs_in_order(packed.indptr, epoch)
             epochs["sequences"].append((packed.document[runs], packed.length[runs]))
+        if not run.settings.packing.packs:
+            epochs["curated"] = epochs["sequences"][:1]
     for name, streams in epochs.items():
-        figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
+        figures, curves = followed(tables, traits, streams, window)
         metrics[name]["targets"] = figures
         metrics[name]["curves"]["targets"] = curves
 
@@ -199,10 +221,20 @@ def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
     return np.random.default_rng([run.settings.seed, number]).permutation(items)
 
 
+def _sequences_as_read(run: Run) -> tuple[PackedSequences, np.ndarray]:
+    """Records that are not packed, in the order of the input."""
+    plan = load_packed(run)
+    as_read = np.lexsort((plan.start, plan.document))
+    return plan, np.tile(as_read, (run.settings.sequence.epochs, 1))
+
+
 def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
     """What training gets without any order: documents shuffled and packed, as many tokens of each as the plan holds,
     and the sequences shuffled for every epoch. A last sequence that is not full stays last."""
     plan = load_packed(run)
+    if not run.settings.packing.packs:
+        random = np.random.default_rng([run.settings.seed, number])
+        return plan, np.stack([random.permutation(len(plan)) for _ in range(run.settings.sequence.epochs)])
     tokens = np.bincount(plan.document, plan.length, len(traits.tokens))
     del plan
     order = _shuffle(run, len(traits.tokens), number)
@@ -241,8 +273,12 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
         "sequences_random": _shuffled_sequences(run, traits, 0),
         "sequences": (load_packed(run), load_sequence_order(run)),
     }
+    documents = {"original": np.arange(len(traits.tokens)), "curated": load_order(run)}
+    if not run.settings.packing.packs:
+        documents = {}
+        packed |= {"original": _sequences_as_read(run), "curated": packed["sequences"]}
     orders = {}
-    for name, order in (("original", np.arange(len(traits.tokens))), ("curated", load_order(run))):
+    for name, order in documents.items():
         distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
         orders[name] = documents_stream(order, traits.tokens), distinct
     for name, (sequences, epochs) in packed.items():
@@ -389,6 +425,7 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
         "targets": settings.order.targets,
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
         "end_of_text": settings.packing.end_of_text,
+        **({} if settings.packing.packs else {"packs": False}),
         "plot": "plot" in settings.output.sidecars,
         # A new measure is a new key, so that no summary lacks it.
         "measures": SUMMARY,

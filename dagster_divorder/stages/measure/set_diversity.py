@@ -29,7 +29,7 @@ from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads, vectors_stage
 from dagster_divorder.stages.order.greedy_order import load_order
-from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
@@ -189,7 +189,7 @@ def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
     for name, order in shuffled.items():
         at, _ = runs_in_order(packed.indptr, order)
         runs[name] = packed.document[at], packed.length[at]
-    rows, size = [], run.settings.sequence.batch * run.settings.sequence.length
+    rows, size = [], batch_tokens(run, packed)
     for name, (items, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
         scores = window_scores(vectors, stream.record(items), tokens, size)
         rows.append(

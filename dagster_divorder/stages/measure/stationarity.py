@@ -28,6 +28,7 @@ from dagster_divorder.core.measure.stationarity import (
     stationarity,
 )
 from dagster_divorder.core.order.traits import Traits, column_codes
+from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
@@ -95,7 +96,7 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Se
     packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
     full = np.ones(len(packed), bool)
     full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
-    if run.settings.packing.method != "best_fit" and len(packed):
+    if run.settings.packing.method in FILLED and len(packed):
         full[-1] &= packed.padding[-1] == 0
     order = order[full[order]]
     sequence = run.settings.sequence

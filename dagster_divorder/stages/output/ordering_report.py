@@ -48,7 +48,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import reading, template_of
-from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -60,7 +60,7 @@ from dagster_divorder.stages.measure.diversity_metrics import (
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.order.bin_edges import is_number, load_edges
-from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -291,11 +291,11 @@ def _load_corpus(run: Run) -> _Corpus:
     edges = {
         trait: inner
         for trait, inner in load_edges(run).items()
-        if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
+        if trait in built_in(settings) or is_number(load_fields(run, trait).column(trait).type)
     }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
-        if field is None or field in BUILT_IN or field in edges:
+        if field is None or field in built_in(settings) or field in edges:
             continue
         if field in traits.codes:
             categories[field] = traits.codes[field], traits.names[field]
@@ -308,8 +308,8 @@ def _load_corpus(run: Run) -> _Corpus:
 
 def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
     """Where each value of a trait lies in each order. others: the name for all values but the largest."""
-    total, sequence = int(corpus.stream.traits.tokens.sum()), corpus.run.settings.sequence
-    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
+    total = int(corpus.stream.traits.tokens.sum())
+    columns = max(1, min(total, int(np.clip(total // batch_tokens(corpus.run, corpus.packed), *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
     tokens = shown.tokens.tolist()
     if shown.others:
@@ -337,7 +337,11 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     runs = np.concatenate(
         [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
     )
-    runs, inside = window_contents(runs, packed.length, start, batch["window_tokens"])
+    window = batch["window_tokens"]
+    if not corpus.run.settings.packing.packs:
+        first = np.searchsorted(np.cumsum(packed.length[runs]), start, side="right")
+        window = int(packed.length[runs[first : first + corpus.run.settings.sequence.batch]].sum())
+    runs, inside = window_contents(runs, packed.length, start, window)
     documents, tokens = _by_document(packed.document[runs], inside)
     codes, values = traits.codes[trait], traits.sizes()[trait]
     shares = np.bincount(codes[documents], tokens, values) / tokens.sum()

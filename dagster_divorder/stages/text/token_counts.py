@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
+from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.fragments import read_content, read_words
@@ -92,8 +92,10 @@ def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     if not run.settings.masked:
         return {}
     files, rows = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run)), run.view.document_row
-    mask, tokens = load_loss_mask(run, files), int(files.column(run.view.documents, "lengths")[rows].sum())
-    trained = tokens if mask is None else int(mask.tokens(rows).sum())
+    trained = tokens = int(files.column(run.view.documents, "lengths")[rows].sum())
+    if has_loss_mask(run.settings):
+        mask = mask_of(files, run.view.documents, run.settings.chats.train_on)
+        trained = int(mask.tokens(rows).sum())
     return {"trained_tokens": trained, "trained_share": trained / tokens}
 
 
