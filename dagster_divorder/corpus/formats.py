@@ -31,7 +31,9 @@ def recognised(settings: Settings) -> Settings:
 
 def _format(block: Input, settings: Settings) -> str:
     # Every look at a URL is a request.
-    named = block.template is not None or "text_field" in block.model_fields_set or any(map(is_url, block.paths))
+    named = (
+        block.template is not None or "text_field" in block.model_fields_set or any(map(is_url, block.paths))
+    )
     if block.format != "auto" or named:
         return block.format
     try:

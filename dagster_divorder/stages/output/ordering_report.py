@@ -47,7 +47,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -286,11 +286,11 @@ def _load_corpus(run: Run) -> _Corpus:
     edges = {
         trait: inner
         for trait, inner in load_edges(run).items()
-        if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
+        if trait in built_in(settings) or is_number(load_fields(run, trait).column(trait).type)
     }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
-        if field is None or field in BUILT_IN or field in edges:
+        if field is None or field in built_in(settings) or field in edges:
             continue
         if field in traits.codes:
             categories[field] = traits.codes[field], traits.names[field]
