@@ -371,12 +371,15 @@ def _for_the_trainer(
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
     """The corpus, and the settings of its order."""
+    from dagster_divorder.stages.order.pieces import left_out_lines
+
     cut_short = corpus["partial_lines"]
     return [
         f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {corpus['tokens']:,} tokens), "
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
+        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
         *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",

@@ -6,7 +6,7 @@ Guarantee: the ids of `apply_chat_template(tokenize=True)`: control tokens in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
