@@ -624,6 +624,20 @@ class Packing(_Section):
         """Whether a sequence may hold several records."""
         return self.method != "none"
 
+    def fault(self, forms: Collection[str]) -> str:
+        """Why records of these forms cannot be packed so, "" where they can."""
+        if "pairs" not in forms:
+            return ""
+        wrong = {"method": self.packs, "too_long": self.too_long in ("cut", "split_turns")}
+        wrong["piece_tokens"] = self.piece_tokens > 0
+        if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
+            return (
+                f"{' and '.join(named)}, and an input holds pairs, which are neither cut nor packed; set "
+                'packing.method to "none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
+                "to 0"
+            )
+        return ""
+
     def fitting(self, forms: Collection[str]) -> Self:
         """What is not set as it suits records of these forms."""
         if "text" in forms or "template" in forms:

@@ -327,3 +327,37 @@ def test_texts_have_the_keys_of_before(make_settings: Make) -> None:
     assert "too_long" not in GRAPH["packed_sequences"].settings(make_settings())["packing"]
     dropping = make_settings(packing={"too_long": "drop"})
     assert GRAPH["packed_sequences"].settings(dropping)["packing"]["too_long"] == "drop"
+
+
+def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -> None:
+    pairs = [
+        {"prompt": topic_text(topic, number, 5), "chosen": topic_text(topic, number, 4 + number % 30),
+         "rejected": topic_text(topic, number + 1, 3 + number % 60)}
+        for topic in ("sea", "rail")
+        for number in range(40)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "docs.jsonl", pairs)
+    named = {"paths": [str(tmp_path / "docs.jsonl")], "format": "pairs"}
+    for packing, message in (
+        (
+            {"method": "best_fit"},
+            r"packing.method is 'best_fit', and an input holds pairs, .* set packing.method",
+        ),
+        ({"too_long": "cut"}, "packing.too_long is 'cut'"),
+        ({"too_long": "split_turns"}, "packing.too_long is 'split_turns'"),
+        ({"piece_tokens": 9}, "packing.piece_tokens is 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_settings(input=named, packing=packing)
+        with pytest.raises(InputError, match=message):
+            run_all(make_settings(packing=packing), Silent())
+    assert not (tmp_path / "store" / "stages").exists(), "refused before anything is computed"
+
+    settings = make_settings(input=named)
+    assert (settings.packing.method, settings.packing.too_long) == ("none", "truncate")
+    run = packed(make_settings(sequence={"length": 64}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    assert sorted(plan.document.tolist()) == list(range(len(pairs)))
+    assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(tokens, 64).tolist()
+    assert 0 < (tokens > 64).sum() < len(pairs) / 2
+    passes(run)

@@ -417,6 +417,12 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
+def _check_settings(run: Run) -> None:
+    # Formats that the first records tell are not known when the settings are loaded.
+    if fault := run.settings.packing.fault(run.settings.forms):
+        raise InputError(fault)
+
+
 def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
     if "left_out" not in receipt.files:
         return {}
@@ -438,6 +444,7 @@ PACKED_SEQUENCES = WholeCorpus(
     settings=_packed_sequences_settings,
     content=("plan", "rows"),
     doing="packing sequences",
+    check_settings=_check_settings,
     pace=(0.04, 0.0002),
     compute=_pack_documents,
     show=_show_packed_sequences,
