@@ -294,7 +294,7 @@ def test_repeats_copies_and_cut_records_keep_the_rules(make: Make, corpus: Path)
     plan, stream = load_packed(run), load_stream(run)
     tokens, items = stream.traits.tokens, np.arange(len(stream.view))
     names = np.array([record["id"] for record in records])[stream.record(items)]
-    assert (names == "rail-0").sum() > 2, "records are repeated"
+    assert np.bincount(stream.record(items)).max() > 1, "records are repeated"
     assert sorted(plan.document) == np.flatnonzero((tokens <= LENGTH) & (names != "rail-1")).tolist()
     passes(run)
 
