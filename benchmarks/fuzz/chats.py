@@ -35,6 +35,7 @@ from dagster_divorder import run_all
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.chat_templates import DEFAULT
+from dagster_divorder.readers.export import read_export_manifest
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -291,9 +292,6 @@ class Chats(History):
         """In the input's order."""
         return [item for block in range(len(self.forms)) for item in self.records if item.block == block and item.parts]
 
-    def lines(self) -> list[bytes]:
-        return [orjson.dumps(item.row) for item in self.accepted()]
-
     def write(self) -> None:
         for block in range(len(self.forms)):
             rows = [item.row for item in self.records if item.block == block]
@@ -302,29 +300,19 @@ class Chats(History):
             elif not self.parquet:
                 self.path(block).write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
 
+    def lines(self) -> list[bytes]:
+        return [_line(item.row) if self.parquet else orjson.dumps(item.row) for item in self.accepted()]
+
     def written(self) -> list[bytes]:
         if not self.parquet:
             return super().written()
-        rows = pq.read_table(self.folder / "out/curated.parquet").to_pylist()
-        return [orjson.dumps(_sparse(row), option=orjson.OPT_SORT_KEYS) for row in rows]
-
-    def check_records(self, documents: pd.DataFrame, order: np.ndarray) -> None:
-        if self.parquet:
-            rows = [item.row for item in self.accepted()]
-            lines = [orjson.dumps(_sparse(row), option=orjson.OPT_SORT_KEYS) for row in rows]
-            assert len(documents) == len(lines)
-            assert self.written() == [lines[at] for at in order], "the output is another"
-            return
-        super().check_records(documents, order)
+        # Parquet files of unlike columns come out as JSON lines.
+        if (lines := self.folder / "out/curated.jsonl").exists():
+            return [_line(orjson.loads(line)) for line in lines.read_bytes().splitlines()]
+        return [_line(row) for row in pq.read_table(self.folder / "out/curated.parquet").to_pylist()]
 
     def references(self) -> list[Reference]:
-        directory = load_base_model(open_run(self.settings())).directory
-        named = self.sections["chats"]["template"]
-        if named is None:
-            template = DEFAULT if self.sections["model"]["base"] == "bootstrap" else CHATML
-        else:
-            template = TEMPLATES[Path(named).stem.removesuffix(" marked")]
-        reader = Reader(directory, template, self.sections["chats"]["train_on"])
+        reader = self.reader()
         return [reader.read(item.parts) for item in self.accepted()]
 
     def check_tokens(self, documents: pd.DataFrame, plan: pd.DataFrame, sequences: np.ndarray) -> None:
@@ -351,8 +339,7 @@ class Chats(History):
         settings = self.settings()
         files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
-        manifest = orjson.loads(next((settings.exports.path / "parquet").glob("*.json")).read_bytes())
-        end = manifest["end_of_text"]
+        end = read_export_manifest(settings.exports.path / "parquet")["end_of_text"]
         runs: dict[int, list[tuple[int, int, int]]] = {}
         for sequence, document, start, length in plan.itertuples(index=False):
             runs.setdefault(sequence, []).append((document, start, length))
@@ -406,16 +393,17 @@ class Chats(History):
         assert not any(new.values()), f"a second run computes {new}"
 
     def texts(self) -> list[str]:
-        reader = Reader(
-            load_base_model(open_run(self.settings())).directory, self.template(), self.sections["chats"]["train_on"]
-        )
+        reader = self.reader()
         return [reader.text(item.parts[0]) for item in self.accepted()]
 
-    def template(self) -> str:
+    def reader(self) -> Reader:
         named = self.sections["chats"]["template"]
         if named is None:
-            return DEFAULT if self.sections["model"]["base"] == "bootstrap" else CHATML
-        return TEMPLATES[Path(named).stem.removesuffix(" marked")]
+            template = DEFAULT if self.sections["model"]["base"] == "bootstrap" else CHATML
+        else:
+            template = TEMPLATES[Path(named).stem.removesuffix(" marked")]
+        directory = load_base_model(open_run(self.settings())).directory
+        return Reader(directory, template, self.sections["chats"]["train_on"])
 
     def compare_with_a_fresh_run(self) -> None:
         super().compare_with_a_fresh_run()
@@ -462,8 +450,12 @@ def is_plain(reference: Reference) -> bool:
     return reference.breaks == [-1]
 
 
+def _line(row: dict[str, Any]) -> bytes:
+    return orjson.dumps(_sparse(row), option=orjson.OPT_SORT_KEYS)
+
+
 def _sparse(value: Any) -> Any:
-    """Without nulls, and empty lists, which Parquet files have for what rows lack."""
+    """Without nulls, which Parquet files have for what rows lack."""
     if isinstance(value, dict):
         return {name: _sparse(member) for name, member in value.items() if member is not None}
     return [_sparse(item) for item in value] if isinstance(value, list) else value
@@ -564,7 +556,7 @@ def make_checkpoint(folder: Path) -> None:
     weights = torch.randn(size, 8, generator=torch.Generator().manual_seed(0))
     save_file({"model.embed_tokens.weight": weights}, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(
-        json.dumps({"model_type": "llama", "vocab_size": size, "hidden_size": 8, "architectures": ["LlamaForCausalLM"]})
+        json.dumps({"model_type": "llama", "vocab_size": size, "hidden_size": 8, "num_attention_heads": 2, "architectures": ["LlamaForCausalLM"]})
     )
 
 
