@@ -224,9 +224,10 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
     in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
     corpus_figures = ("records", "documents", "rejected_records", "partial_lines")
+    counted = figures["token_counts"]
     corpus = {
         **{name: figures["raw_docs"][name] for name in corpus_figures},
-        "tokens": figures["token_counts"]["tokens"],
+        **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     for_trainer, files = _for_the_trainer(run, figures, rows) if output else ([], {})
@@ -400,9 +401,11 @@ def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
     """The corpus, and the settings of its order."""
-    cut_short = corpus["partial_lines"]
+    cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
+    if "trained_tokens" in corpus:
+        tokens += f", {corpus['trained_tokens']:,} trained on"
     return [
-        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {corpus['tokens']:,} tokens), "
+        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {tokens}), "
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
