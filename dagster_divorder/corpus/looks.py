@@ -88,7 +88,7 @@ def characters(value: Any) -> int:
 
 def looks_like(begins: bytes, form: str = "text") -> str:
     """What the first bytes of a refused record, or of an unreadable file, look like and what to do: the end of a
-    sentence, "" if unknown. form: `Input.form`; what has this form needs no other setting."""
+    sentence, "" if unknown. form: `Input.form`; only texts may need another."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -136,10 +136,9 @@ def _is_text(head: bytes) -> bool:
 
 
 def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
-    structure = structure_of(record)
-    if form == "template" or (structure and structure.form == form):
+    if form != "text":
         return ""
-    if structure:
+    if structure := structure_of(record):
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
         return f"the error of a server ({str(error)[:80]}); download the file again with the access that it needs"
