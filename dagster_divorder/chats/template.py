@@ -333,12 +333,28 @@ class ChatTemplate:
             self._by_change(text, messages, number, tools) for number in answers
         ]
         turns: list[Span] = []
-        for start, end in located:
+        for number, (start, end) in zip(answers, located, strict=True):
             begin = turns[-1][1] if turns else 0
-            found = ((text.rfind(opening, begin, start), opening) for opening in self._openings)
-            first = next((at + len(opening) for at, opening in found if at >= 0), start)
-            turns.append((first, self._closed(text, end)))
+            turns.append((self._begin(text, begin, start, messages[:number], tools), self._closed(text, end)))
         return turns
+
+    def _begin(
+        self, text: str, begin: int, start: int, before: Sequence[Message], tools: Sequence[Any] | None
+    ) -> int:
+        """Where an answer begins: after the header. start: of what it says. begin: the end of the answer before it.
+        before: the messages before it."""
+        openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
+        at, opening = next(((at, each) for at, each in openings if at >= 0), (-1, ""))
+        if at >= 0 and text.find(opening, begin) == at:
+            return at + len(opening)
+        # Without a header, or with several, as before the parts of one answer: reasoning, then what is said.
+        try:
+            asked = self._text(before, tools, prompt=True)
+        except InputError:
+            asked = ""
+        if len(asked) >= begin and asked and text.startswith(asked):
+            return len(asked)
+        return at + len(opening) if at >= 0 else start
 
     def _by_sentinels(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
@@ -386,10 +402,11 @@ class ChatTemplate:
         if sentinel not in changed:
             raise InputError(f"the chat template leaves out what message {number + 1} says")
         if messages[number].get("tool_calls"):
-            through = self._text(messages[: number + 1], tools).rstrip()
-            if text.startswith(through):
-                return start, max(end, len(through))
-            end = text.find(self._terminator, end) if self._terminator else -1
+            # Results may name their tools, so the text may change behind the answer too.
+            through = self._same(text, self._text(messages[: number + 1], tools))
+            if through > start:
+                return start, through
+            end = text.find(self._terminator, start) if self._terminator else -1
             if end < 0:
                 raise InputError(
                     f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
@@ -407,10 +424,16 @@ class ChatTemplate:
         """What the template writes to ask for an answer: its generation prompt."""
         question = [{"role": "user", "content": "a"}]
         asked = self._text(question, None, prompt=True)
-        # Without it, a text may end with a control token that begins as the prompt does.
-        same = _common(asked, self._text(question, None))
-        tokens = re.finditer(_any_of(self._control), asked) if self._control else ()
-        return asked[next((token.start() for token in tokens if token.start() < same < token.end()), same) :]
+        return asked[self._same(asked, self._text(question, None)) :]
+
+    def _same(self, text: str, other: str) -> int:
+        """Characters that both texts begin with, up to a whole control token of the first: others may begin alike."""
+        same = _common(text, other)
+        if self._control and same < len(text):
+            for token in re.finditer(_any_of(self._control), text):
+                if token.start() < same < token.end():
+                    return token.start()
+        return same
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -455,14 +478,11 @@ class ChatTemplate:
             )
             between = self._without_common(between, last.partition(answer)[2])
         openers = {opener, self._first_control(between), self._named.get("bos_token")}
-        closing = self._control - openers
-        if not closing and not self._stops:
-            return re.compile(r"\s*")
-        return re.compile(
-            rf"\s*(?:{_any_of(closing | self._stops)})(?:\s*(?:{_any_of(closing)}))*\s*"
-            if closing
-            else rf"\s*(?:{_any_of(self._stops)})\s*"
-        )
+        closing, opening = (self._control | self._stops) - openers, self._stops & openers
+        ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
+        # A model that stops by beginning the next turn, as GLM does, learns to do so.
+        ways += [_any_of(opening)] if opening else []
+        return re.compile(rf"\s*(?:{'|'.join(ways)})")
 
     def _first_control(self, text: str) -> str | None:
         found = re.search(_any_of(self._control), text) if self._control else None
