@@ -53,6 +53,8 @@ PROBE = (
     " http://a.bc/d?e=f  two\n\n\tend\r\n"
 )
 """A content of letters and signs that a filter may change, such as `upper`, `escape` and `tojson`."""
+PROBE_TOOLS = ({"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}},)
+"""Tools of probes of a template that is for conversations with tools."""
 PROBE_TIMES = 40
 """Repetitions of PROBE, so that a template that cuts contents is seen."""
 MOST_SHAPES = 1 << 12
@@ -152,7 +154,11 @@ class ChatTemplate:
             tuple(sorted(stops)),
             *([] if with_tools is None else [with_tools]),
         )
-        self._with_tools = None if with_tools is None else ChatTemplate(with_tools, named, control, stops)
+        self._with_tools: ChatTemplate | None = None
+        self._probe_tools: Sequence[Any] | None = None
+        if with_tools is not None:
+            self._with_tools = ChatTemplate(with_tools, named, control, stops)
+            self._with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
@@ -423,8 +429,8 @@ class ChatTemplate:
     def _header(self) -> str:
         """What the template writes to ask for an answer: its generation prompt."""
         question = [{"role": "user", "content": "a"}]
-        asked = self._text(question, None, prompt=True)
-        return asked[self._same(asked, self._text(question, None)) :]
+        asked = self._text(question, self._probe_tools, prompt=True)
+        return asked[self._same(asked, self._text(question, self._probe_tools)) :]
 
     def _same(self, text: str, other: str) -> int:
         """Characters that both texts begin with, up to a whole control token of the first: others may begin alike."""
@@ -460,7 +466,7 @@ class ChatTemplate:
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": question},
             ],
-            None,
+            self._probe_tools,
         )
         return probe.partition(answer)[2].partition(question)[0]
 
@@ -474,7 +480,8 @@ class ChatTemplate:
         else:
             answer = SENTINEL.format("a")
             last = self._text(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}], None
+                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
+                self._probe_tools,
             )
             between = self._without_common(between, last.partition(answer)[2])
         openers = {opener, self._first_control(between), self._named.get("bos_token")}
@@ -530,7 +537,7 @@ class ChatTemplate:
         for as_parts in (False, True):
             self.__dict__["_takes_parts"] = as_parts
             try:
-                text = self._text([{"role": "user", "content": question}], None)
+                text = self._text([{"role": "user", "content": question}], self._probe_tools)
                 if ADDRESS.search(text):
                     raise InputError(
                         "the chat template writes an address in memory, which is another in each process; expected a "
