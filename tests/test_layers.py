@@ -110,7 +110,7 @@ ALLOWED = {
     **{f"{module}.py": set() for module in BELOW_ALL},
     "core": {"core"},
     "chats": {"chats"},
-    "settings": {"settings", "core"},
+    "settings": {"settings", "chats", "core"},
     "view": {"view", "core"},
     "engine": {"engine"},
     "trainers": {"trainers"},

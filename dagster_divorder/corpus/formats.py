@@ -1,19 +1,28 @@
-"""What the records of an input hold, where the settings leave it open: the first record tells."""
+"""What the records of an input hold, where the settings leave it open: the first record tells that is a text or has a
+form."""
 
 from __future__ import annotations
 
-from dagster_divorder.chats.forms import form_of
+from itertools import islice
+
+from dagster_divorder.chats.forms import form_of, without_nulls
+from dagster_divorder.core.fields import value_at
 from dagster_divorder.corpus.find import find_files, own_folders
 from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Input, Settings
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Inputs
+
+LOOKED_AT = 100
+"""Records that are looked at until one tells."""
 
 
 def recognised(settings: Settings) -> Settings:
-    """The settings with the format of each input that has neither a format, a template nor a text field of its own. An
-    input that cannot be read stays as it is: reading it says why."""
+    """The settings with the format of each input that has none, by its first record. Texts stay "auto", and so does an
+    input that has a text field or a template of its own, that lies at a URL, or that cannot be read: reading it says
+    why."""
     formats = [_format(block, settings) for block in settings.input.each]
     if all(block.format == name for block, name in zip(settings.input.each, formats, strict=True)):
         return settings
@@ -28,15 +37,19 @@ def recognised(settings: Settings) -> Settings:
 
 
 def _format(block: Input, settings: Settings) -> str:
-    if block.format != "auto" or block.template is not None:
+    # Every look at a URL is a request.
+    named = (
+        block.template is not None or "text_field" in block.model_fields_set or any(map(is_url, block.paths))
+    )
+    if block.format != "auto" or named:
         return block.format
-    if "text_field" in block.model_fields_set:
-        return "text"
     try:
         files = find_files(block.paths, own_folders(settings), Shape())
-        record = next(first_records([files]), {})
+        for record in islice(first_records([files]), LOOKED_AT):
+            if isinstance(value_at(record, block.text_field), str):
+                return "auto"
+            if form := form_of(without_nulls(record)):
+                return form
     except DivOrderError:
-        return "auto"
-    if isinstance(record.get(block.text_field), str):
-        return "text"
-    return form_of(record) or "auto"
+        pass
+    return "auto"

@@ -264,6 +264,37 @@ def _chosen(parts: Sequence[Marked], rows: NDArray[np.int64]) -> list[Marked]:
     return [parts[row] for row in rows]
 
 
+def as_read(document: str, template: ChatTemplate | None, train_on: str) -> MarkedText:
+    """A document as a model reads it, with the characters that are trained on by `chats.train_on`; of a pair the prompt
+    with the chosen answer. template: None where no document holds a conversation.
+
+    Raises:
+        InputError: the template refuses the conversation.
+    """
+    text, spans = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
+    if train_on == "all":
+        return MarkedText(text, ((0, len(text)),))
+    wanted = SELECTED[train_on]
+    return MarkedText(text, tuple(span for span, kind in spans if kind & wanted == wanted))
+
+
+def encode_trained(
+    texts: Sequence[str], spans: Sequence[Sequence[Span]], directory: Path
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
+    """(ids of texts, end to end, uint32 (T,); the number of each text's, int64 (n,); which are trained on, bool (T,)).
+    spans: of each text, characters [first, last) that are trained on, rising. directory: of the tokenizer."""
+    parts = [
+        Marked(text, [(span, TRAINED) for span in of_text])
+        for text, of_text in zip(texts, spans, strict=True)
+    ]
+    tokens = ChatEncoder(directory, ChatTemplate("", {}, ()), "tokenizers").tokens(parts)
+    begins = (np.cumsum(tokens.lengths) - tokens.lengths)[tokens.part]
+    edges = np.zeros(len(tokens.ids) + 1, np.int64)
+    np.add.at(edges, begins + tokens.first, 1)
+    np.add.at(edges, begins + tokens.last, -1)
+    return tokens.ids, tokens.lengths, np.cumsum(edges[:-1]) > 0
+
+
 def _turns(conversation: Conversation | str) -> int:
     if isinstance(conversation, Pair):
         return _turns(conversation.chosen)

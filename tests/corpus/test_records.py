@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.chats.document import conversation_of
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.corpus.records import parse_lines, parse_rows, reject_line
+from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 from tests.conftest import examples
@@ -42,14 +44,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("line", "reason"), REFUSED.items())
 def test_refused_lines_say_why(line: bytes, reason: str) -> None:
-    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], "text")
+    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], DEFAULT_SHAPE)
     assert texts == [b"before", None, b"after"]
     assert len(reasons) == 1
     assert reasons[0].startswith(reason)
 
 
 def test_nul_and_surrogate_pairs_are_text() -> None:
-    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], "text")
+    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], DEFAULT_SHAPE)
     assert texts == [b"a\x00b", "\U0001f600".encode()]
     assert reasons == []
 
@@ -60,7 +62,7 @@ def test_numbers_that_are_no_json_cost_no_record() -> None:
         {"text": 'a NaN, "-Infinity" \\" NaN', "n": value} for value in (math.nan, math.inf, -math.inf)
     ]
     lines = [json.dumps(record).encode() for record in records]
-    assert parse_lines(lines, "text") == ([str(record["text"]).encode() for record in records], [])
+    assert parse_lines(lines, DEFAULT_SHAPE) == ([str(record["text"]).encode() for record in records], [])
 
 
 @given(st.text(min_size=1))
@@ -69,12 +71,12 @@ def test_any_text_survives(text: str) -> None:
         line = orjson.dumps({"text": text})
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
-    assert parse_lines([line], "text") == ([text.encode()], [])
+    assert parse_lines([line], DEFAULT_SHAPE) == ([text.encode()], [])
 
 
 def test_parquet_texts_nulls_and_bad_utf8() -> None:
     bad = pa.array([b"ok", b"\xff", b"", None], pa.binary()).view(pa.string())
-    texts, reasons = parse_rows(pa.record_batch({"text": bad}), "text")
+    texts, reasons = parse_rows(pa.record_batch({"text": bad}), DEFAULT_SHAPE)
     assert texts == [b"ok", None, None, None]
     assert [reason.split(":")[0] for reason in reasons] == [
         "text is not valid UTF-8",
@@ -88,14 +90,14 @@ def test_parquet_texts_nulls_and_bad_utf8() -> None:
 )
 def test_every_arrow_string_type_is_text(kind: pa.DataType) -> None:
     batch = pa.record_batch({"text": pa.array(["a", "b", "a"]).cast(kind)})
-    assert parse_rows(batch, "text") == ([b"a", b"b", b"a"], [])
+    assert parse_rows(batch, DEFAULT_SHAPE) == ([b"a", b"b", b"a"], [])
 
 
 def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
     with pytest.raises(InputError, match="no column 'text'; the columns are body"):
-        parse_rows(pa.record_batch({"body": ["x"]}), "text")
+        parse_rows(pa.record_batch({"body": ["x"]}), DEFAULT_SHAPE)
     with pytest.raises(InputError, match="has type int64, expected strings"):
-        parse_rows(pa.record_batch({"text": [1]}), "text")
+        parse_rows(pa.record_batch({"text": [1]}), DEFAULT_SHAPE)
 
 
 ROW = {
@@ -169,3 +171,88 @@ def test_rejects_keep_the_raw_bytes() -> None:
         "raw": '{"a"',
     }
     assert orjson.loads(reject_line("p", {"line": 3}, "why", b"\xff"))["raw_base64"] == "/w=="
+
+
+CHATS = [
+    {
+        "messages": [
+            {"role": "user", "content": "Q"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": {"name": "f", "arguments": {"x": "1"}}}],
+            },
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "a"},
+        ],
+        "tools": [{"name": "f", "parameters": {"x": {"type": "string"}}}],
+    },
+    {
+        "messages": [{"role": "user", "content": "R"}, {"role": "assistant", "content": "b"}],
+        "tools": [{"name": "g", "parameters": {"y": {"type": "string"}}}],
+    },
+    {"messages": [{"role": "user", "content": "S"}, {"role": "assistant", "content": "c"}]},
+]
+
+
+@pytest.mark.parametrize("kind", ["list", "large_list", "json"])
+def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
+    rows = pa.RecordBatch.from_pylist([{"messages": None, "tools": None, "when": None}, *CHATS]).slice(1)
+    messages = rows["messages"]
+    if kind == "json":
+        messages = pa.array([orjson.dumps(chat["messages"]).decode() for chat in CHATS])
+    elif kind == "large_list":
+        messages = messages.cast(pa.large_list(messages.type.value_type))
+    rows = rows.set_column(0, "messages", messages)
+    form = "messages_json" if kind == "json" else "messages"
+    documents, reasons = parse_rows(rows, Shape(form=form))
+    lines, _ = parse_lines([orjson.dumps(chat) for chat in CHATS], Shape(form="messages"))
+    assert not reasons
+    # Columns of a struct have an order of their own.
+    assert list(map(conversation_of, map(bytes.decode, documents))) == list(
+        map(conversation_of, map(bytes.decode, lines))
+    )
+
+
+def test_rows_of_prompts_are_refused_one_by_one() -> None:
+    rows = pa.record_batch(
+        {
+            "prompt": pa.array(["a", "b", None, "d"]).dictionary_encode(),
+            "completion": pa.array(["x", "y", "z", ""]),
+            "time": pa.array([0, 10**15, 0, 0], pa.int64()).view(pa.time64("us")),
+            # Python has no such year.
+            "year": pa.array([10**18, 0, 0, 0], pa.int64()).view(pa.timestamp("s")),
+        }
+    )
+    documents, reasons = parse_rows(rows, Shape(form="prompt_completion"))
+    assert [document is None for document in documents] == [False, True, True, True]
+    assert "column 'time' is not valid" in reasons[0]
+    assert reasons[1:] == ["no field 'prompt'", "the completion is empty"]
+    documents, _ = parse_rows(rows, Shape(form="template", jinja="{{ prompt or 'none' }} {{ completion }}"))
+    assert [document and conversation_of(document.decode()).text for document in documents] == [
+        "a x",
+        None,
+        "none z",
+        "d ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "shape", "reason"),
+    [
+        (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
+        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is no JSON"),
+        (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
+        (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
+        (b'{"text": "a"}', Shape(form="pairs"), "of the form 'text', and input.format is 'pairs'"),
+        (
+            b'{"prompt": "a", "completion": "b"}',
+            Shape(),
+            "of the form 'prompt_completion', and input.format is 'text'",
+        ),
+    ],
+)
+def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:
+    documents, (said,) = parse_lines([line], shape)
+    assert documents == [None]
+    assert reason in said

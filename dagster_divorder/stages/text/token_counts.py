@@ -19,9 +19,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
+from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_content, read_words
 from dagster_divorder.store.sample import contents, document_sizes, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
@@ -39,10 +40,10 @@ SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
 def tokenize(
     store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer`: the fingerprint of the one
-    in the folder `model`."""
+    """The tokens of the words of a fragment's documents: `ids` and `lengths` as above. `tokenizer`: the fingerprint of
+    the one in the folder `model`."""
     encoder = kept_encoder(model_path(store, model), tokenizer, engine)
-    ids, lengths = encoder.encode(read_content(store, fragment.file).combine_chunks())
+    ids, lengths = encoder.encode(read_words(store, fragment.file).combine_chunks())
     return {"ids": ids, "lengths": lengths}
 
 
@@ -134,6 +135,18 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
+def _token_counts_figures_now(run: Run) -> dict[str, Any]:
+    """What is trained on, which `chats.train_on` decides."""
+    if not run.settings.masked:
+        return {}
+    files, rows = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run)), run.view.document_row
+    trained = tokens = int(files.column(run.view.documents, "lengths")[rows].sum())
+    if has_loss_mask(run.settings):
+        mask = mask_of(files, run.view.documents, run.settings.chats.train_on)
+        trained = int(mask.tokens(rows).sum())
+    return {"trained_tokens": trained, "trained_share": trained / tokens}
+
+
 def _documents_have_tokens(run: Run) -> Finding:
     empty = run.column("token_counts", "lengths")[run.view.document_row] == 0
     share = float(empty.mean())
@@ -161,6 +174,7 @@ TOKEN_COUNTS = PerDocument(
     pace=(0.03, 0.019),
     compute=_tokenize_documents,
     figures=_token_counts_figures,
+    figures_now=_token_counts_figures_now,
     checks=(
         Check(
             name="documents_have_tokens",
