@@ -23,7 +23,7 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
@@ -323,8 +323,17 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(measures of sequences of the plan in reading order, int64 (n,); the drift along them)."""
-    settings, traits, packed = run.settings, load_stream(run).traits, load_packed(run)
-    figures = measure_packed(packed, sequences, traits.codes, traits.sizes(), batch=settings.sequence.batch)
+    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
+    traits = stream.traits
+    figures = measure_packed(
+        packed,
+        sequences,
+        traits.codes,
+        traits.sizes(),
+        batch=settings.sequence.batch,
+        whole=settings.whole_windows,
+        counted=run_counter(run, stream.view)(packed),
+    )
     sample = load_sample(run, traits, sequences)
     drift = stationarity(
         features(run, traits, sample),

@@ -13,6 +13,12 @@ Weakness: other packages make another corpus: figures measured on the sample hol
 
 One JSON object a line: `text` (the docstring, cleaned as `inspect.cleandoc` does), `source` (top-level
 package), `path` (file below its root, then the qualified name: `numpy/linalg/_linalg.py:solve`).
+
+With --chat a line is a conversation about one to three functions or classes of a file, two to six turns:
+`messages`, `source`, `path` of the first, and `language`, that of the questions. In some the user shows the code
+and the assistant answers in a sentence (python); in the others the user gives the signature and the assistant
+answers with the docstring (en). Each package has its own share of the former, so that tokens and tokens that are
+trained on have unlike mixes.
 """
 
 from __future__ import annotations
@@ -28,9 +34,11 @@ import sys
 import sysconfig
 import time
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +49,8 @@ PACKAGES = 100
 # Files of a package, largest first, that are looked through for long docstrings before any is parsed.
 RANKED_FILES = 200
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# Lines of code that a question shows at most.
+CODE_LINES = 120
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -90,13 +100,19 @@ def find_packages(roots: list[Path]) -> dict[str, list[SourceFile]]:
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(qualified name, cleaned docstring) of module (name ""), classes and functions, in source order."""
+    for name, _, text in _documented(tree):
+        yield name, text
+
+
+def _documented(tree: ast.Module) -> Iterator[tuple[str, Any, str]]:
+    """The same with the node between the two."""
     stack: list[tuple[ast.AST, str]] = [(tree, "")]
     while stack:
         node, name = stack.pop()
         if isinstance(node, (ast.Module, *_SCOPES)):
             text = ast.get_docstring(node)
             if text and text.strip():
-                yield name, text
+                yield name, node, text
         # Only statements are entered: expressions are most of a tree and hold no docstring.
         inner = [child for block in _BLOCKS for child in getattr(node, block, ())]
         for child in reversed(inner):
@@ -104,6 +120,62 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 stack.append((child, f"{name}.{child.name}" if name else child.name))
             elif any(hasattr(child, block) for block in _BLOCKS):
                 stack.append((child, name))
+
+
+Record = dict[str, Any]
+Reader = Callable[[str, SourceFile], Iterator[Record]]
+"""The records of a file of a package."""
+
+
+def docstring_records(name: str, file: SourceFile) -> Iterator[Record]:
+    """A record for each docstring."""
+    for qualified, text in docstrings(ast.parse(file.location.read_bytes())):
+        yield {"text": text, "source": name, "path": f"{file.path}:{qualified}" if qualified else file.path}
+
+
+def chat_records(name: str, file: SourceFile) -> Iterator[Record]:
+    """A record for each one to three documented functions and classes, in source order."""
+    content = file.location.read_bytes()
+    tree, lines = ast.parse(content), content.decode("utf-8", "replace").splitlines()
+    documented = [
+        (qualified, node, text)
+        for qualified, node, text in _documented(tree)
+        if not isinstance(node, ast.Module)
+    ]
+    while documented:
+        path = f"{file.path}:{documented[0][0]}"
+        count = 1 + _draw(path, "turns") % 3
+        about, documented = documented[:count], documented[count:]
+        # Per mille of the package's conversations that show code.
+        shows_code = _draw(path, "kind") % 1000 < _draw(name, "share") % 1000
+        messages = []
+        for _, node, text in about:
+            question = _with_code(node, lines) if shows_code else f"What does this do?\n\n{_signature(node)}"
+            answer = text.split("\n\n")[0] if shows_code else text
+            messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        yield {
+            "messages": messages,
+            "source": name,
+            "path": path,
+            "language": "python" if shows_code else "en",
+        }
+
+
+def _draw(text: str, what: str) -> int:
+    """A number that looks random, and is the same in every run."""
+    return zlib.crc32(f"{what} {text}".encode("utf-8", "replace"))
+
+
+def _with_code(node: Any, lines: list[str]) -> str:
+    docstring = node.body[0]
+    code = [*lines[node.lineno - 1 : docstring.lineno - 1], *lines[docstring.end_lineno : node.end_lineno]]
+    return "Say in a sentence what this does.\n\n" + "\n".join(code[:CODE_LINES])
+
+
+def _signature(node: Any) -> str:
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))})"
+    return f"def {node.name}({ast.unparse(node.args)})"
 
 
 def longest_quoted(content: bytes) -> int:
@@ -124,13 +196,15 @@ class Read:
     left: list[SourceFile]
 
 
-def read_package(name: str, files: list[SourceFile], at_least: int) -> Read:
+def read_package(
+    name: str, files: list[SourceFile], at_least: int, reader: Reader = docstring_records
+) -> Read:
     """Read files of a package, those with the longest docstrings first, until there are `at_least` documents."""
     ranked = sorted(files[:RANKED_FILES], key=lambda file: -longest_quoted(file.location.read_bytes()))
-    return read_files(name, ranked + files[RANKED_FILES:], at_least)
+    return read_files(name, ranked + files[RANKED_FILES:], at_least, reader)
 
 
-def read_files(name: str, files: list[SourceFile], at_least: int) -> Read:
+def read_files(name: str, files: list[SourceFile], at_least: int, reader: Reader) -> Read:
     """The same in the order given."""
     documents: list[Document] = []
     skipped = done = 0
@@ -139,13 +213,11 @@ def read_files(name: str, files: list[SourceFile], at_least: int) -> Read:
             break
         done += 1
         try:
-            found = list(docstrings(ast.parse(file.location.read_bytes())))
+            records = list(reader(name, file))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             skipped += 1
             continue
-        for qualified, text in found:
-            path = f"{file.path}:{qualified}" if qualified else file.path
-            record = {"text": text, "source": name, "path": path}
+        for record in records:
             try:
                 line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             except UnicodeEncodeError:  # A lone surrogate, spelled as an escape.
@@ -158,8 +230,11 @@ class Package:
     """The documents of one package: those that were read beforehand, if any, then file by file as they are asked
     for."""
 
-    def __init__(self, name: str, weight: int, files: list[SourceFile], read: Read | None) -> None:
+    def __init__(
+        self, name: str, weight: int, files: list[SourceFile], read: Read | None, reader: Reader
+    ) -> None:
         self.name = name
+        self.reader = reader
         self.weight = weight
         self.skipped_files = 0
         self._documents = self._in_turn(files, read)
@@ -169,16 +244,22 @@ class Package:
         return next(self._documents, None)
 
     def _in_turn(self, files: list[SourceFile], read: Read | None) -> Iterator[Document]:
-        read = read or read_package(self.name, files, 1)
+        read = read or read_package(self.name, files, 1, self.reader)
         while True:
             self.skipped_files += read.skipped_files
             yield from read.documents
             if not read.left:
                 return
-            read = read_files(self.name, read.left, 1)
+            read = read_files(self.name, read.left, 1, self.reader)
 
 
-def collect(files: dict[str, list[SourceFile]], *, documents: int, max_bytes: int | None = None) -> Sample:
+def collect(
+    files: dict[str, list[SourceFile]],
+    *,
+    documents: int,
+    max_bytes: int | None = None,
+    reader: Reader = docstring_records,
+) -> Sample:
     """Collect `documents` documents or, if `max_bytes` is given, that many bytes, rounded up to a document.
 
     Small packages come first, so that what they cannot give goes to the larger ones; further rounds take what
@@ -192,9 +273,13 @@ def collect(files: dict[str, list[SourceFile]], *, documents: int, max_bytes: in
     shares = [documents * weights[name] // total if max_bytes is None else 1 for name in largest]
     with ProcessPoolExecutor() as pool:
         read = dict(
-            zip(largest, pool.map(read_package, largest, map(files.get, largest), shares), strict=True)
+            zip(
+                largest,
+                pool.map(partial(read_package, reader=reader), largest, map(files.get, largest), shares),
+                strict=True,
+            )
         )
-    packages = [Package(name, weights[name], files[name], read.get(name)) for name in names]
+    packages = [Package(name, weights[name], files[name], read.get(name), reader) for name in names]
     missing = documents if max_bytes is None else max_bytes
     taken: list[tuple[str, str, bytes]] = []
     for group in (packages[-PACKAGES:], packages[:-PACKAGES]):
@@ -242,7 +327,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def build(
-    output: Path, *, documents: int = 15_000, megabytes: float | None = None, roots: list[Path] | None = None
+    output: Path,
+    *,
+    documents: int = 15_000,
+    megabytes: float | None = None,
+    roots: list[Path] | None = None,
+    chat: bool = False,
 ) -> str:
     """Build the sample unless it is there and was made for this environment; return the line to print.
 
@@ -251,7 +341,7 @@ def build(
     started = time.perf_counter()
     roots = default_roots() if roots is None else roots
     stamp = output.with_name(output.name + ".stamp")
-    made_for = environment(roots, documents=documents, megabytes=megabytes)
+    made_for = environment(roots, documents=documents, megabytes=megabytes, chat=chat)
     if output.exists() and stamp.exists():
         known = json.loads(stamp.read_bytes())
         if known["made_for"] == made_for:
@@ -259,9 +349,15 @@ def build(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Invalid escapes in other people's sources.
         max_bytes = None if megabytes is None else int(megabytes * 1e6)
-        sample = collect(find_packages(roots), documents=documents, max_bytes=max_bytes)
+        sample = collect(
+            find_packages(roots),
+            documents=documents,
+            max_bytes=max_bytes,
+            reader=chat_records if chat else docstring_records,
+        )
     content = b"".join(sample.lines)
-    summary = f"{len(sample.lines):,} documents of {sample.packages} packages, {len(content) / 1e6:.1f} MB"
+    unit = "conversations" if chat else "documents"
+    summary = f"{len(sample.lines):,} {unit} of {sample.packages} packages, {len(content) / 1e6:.1f} MB"
     output.parent.mkdir(parents=True, exist_ok=True)
     # Else a crash before the new stamp is written would leave the old one beside a new file.
     stamp.unlink(missing_ok=True)
@@ -273,7 +369,10 @@ def build(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Build the sample corpus from installed docstrings.")
-    parser.add_argument("--output", type=Path, default=Path("data/sample/docs.jsonl"))
+    parser.add_argument("--output", type=Path, help="default data/sample/docs.jsonl, or chats.jsonl")
+    parser.add_argument(
+        "--chat", action="store_true", help="conversations about functions, not their docstrings"
+    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--documents", type=int, default=15_000, help="stop at this many (default 15000)")
     size.add_argument("--megabytes", type=float, help="stop at this many megabytes instead")
@@ -281,7 +380,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.documents < 1 or (given.megabytes is not None and given.megabytes <= 0):
         parser.error("the size must be positive: --documents 1 or more, or --megabytes above 0")
     gc.disable()  # Syntax trees hold no cycles, and looking for some nearly doubles the time.
-    print(build(given.output, documents=given.documents, megabytes=given.megabytes))
+    output = given.output or Path("data/sample", "chats.jsonl" if given.chat else "docs.jsonl")
+    print(build(output, documents=given.documents, megabytes=given.megabytes, chat=given.chat))
 
 
 if __name__ == "__main__":

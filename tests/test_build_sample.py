@@ -143,6 +143,42 @@ def test_everything_is_found_where_nothing_stops_it(sources: dict[str, list[Any]
     assert [r["path"] for r in by_source["solo"]] == ["solo.py"]
 
 
+def test_conversations_are_about_the_functions_of_a_file(sources: dict[str, list[Any]]) -> None:
+    lines = build_sample.collect(sources, documents=10_000, reader=build_sample.chat_records).lines
+    records = [json.loads(line) for line in lines]
+    assert [record["path"] for record in records] == sorted(record["path"] for record in records)
+    alpha = [record for record in records if record["source"] == "alpha"]
+    questions = sum(len(record["messages"]) // 2 for record in alpha)
+    assert questions == len(ALPHA_NAMES) - 1  # all but the module's own docstring
+    for record in records:
+        roles = [message["role"] for message in record["messages"]]
+        assert roles == ["user", "assistant"] * (len(roles) // 2)
+        assert len(roles) in (2, 4, 6)
+        shows_code = all("Say in a sentence" in message["content"] for message in record["messages"][::2])
+        assert shows_code == (record["language"] == "python")
+    method = next(record for record in alpha if record["path"].endswith(":Outer"))["messages"][0]["content"]
+    assert "class Outer" in method
+
+
+def test_conversations_differ_in_what_is_trained_on(tmp_path: Path) -> None:
+    """Of a function with much code one form has a long question and a short answer, the other the reverse."""
+    body = "\n".join(f"    x{i} = {i}" for i in range(60))
+    text = "First line.\n\n    More of it." + " Words." * 100
+    for i in range(30):
+        _write(tmp_path / f"chats/p{i}.py", f'def f(a, *, b=1):\n    """{text}"""\n{body}\n')
+    files = build_sample.find_packages([tmp_path / "chats"])
+    lines = build_sample.collect(files, documents=30, reader=build_sample.chat_records).lines
+    forms = {"python": (300, 10_000, 0, 20), "en": (0, 100, 300, 10_000)}
+    seen = set()
+    for record in map(json.loads, lines):
+        question, answer = (len(message["content"]) for message in record["messages"])
+        least, most, least_answer, most_answer = forms[record["language"]]
+        assert least < question < most
+        assert least_answer < answer < most_answer
+        seen.add(record["language"])
+    assert seen == set(forms)
+
+
 def test_text_is_clean(sources: dict[str, list[Any]]) -> None:
     texts = [record["text"] for record in _collect(sources, documents=10_000)]
     assert "Class Outer,\n\n    indented line." in texts

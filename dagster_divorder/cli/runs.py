@@ -48,12 +48,13 @@ def init(options: Options) -> Answer:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
-    texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
+    read = " and ".join(dict.fromkeys(block.said for block in proposal.blocks))
+    verb = "it reads" if any(block.structure for block in proposal.blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused, allowed = proposal.refusals
     return Answer(
         [
-            f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
+            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
             *proposal.warnings(),
@@ -65,7 +66,7 @@ def init(options: Options) -> Answer:
         ],
         {
             "settings": str(file),
-            "text_fields": [block.text for block in proposal.blocks],
+            "text_fields": [block.text or None for block in proposal.blocks],
             "inputs": [block.data() for block in proposal.blocks],
             "looked_at": looked_at,
             "refused": refused,
@@ -114,7 +115,7 @@ def _fields(proposal: Proposal) -> list[Part]:
     parts: list[Part] = []
     for block in proposal.blocks:
         title = f"{', '.join(block.paths)}: " if proposal.several else ""
-        parts += ["", *block.parts(title), "", *(block.chosen if block.text else [])]
+        parts += ["", *block.parts(title), "", *(block.chosen if block.read[0] else [])]
     return parts
 
 
@@ -223,9 +224,10 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
     in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
     corpus_figures = ("records", "documents", "rejected_records", "partial_lines")
+    counted = figures["token_counts"]
     corpus = {
         **{name: figures["raw_docs"][name] for name in corpus_figures},
-        "tokens": figures["token_counts"]["tokens"],
+        **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     for_trainer, files = _for_the_trainer(run, figures, rows) if output else ([], {})
@@ -399,9 +401,11 @@ def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
     """The corpus, and the settings of its order."""
-    cut_short = corpus["partial_lines"]
+    cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
+    if "trained_tokens" in corpus:
+        tokens += f", {corpus['trained_tokens']:,} trained on"
     return [
-        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {corpus['tokens']:,} tokens), "
+        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {tokens}), "
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),

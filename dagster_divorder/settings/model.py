@@ -184,6 +184,21 @@ class Settings(BaseModel):
         return self.forms != {"text"}
 
     @property
+    def counts_trained(self) -> bool:
+        """Whether shares are of the tokens that are trained on, and not of all."""
+        return self.masked and self.chats.balance == "trained" and self.chats.train_on != "all"
+
+    @property
+    def whole_windows(self) -> bool:
+        """Whether windows are whole sequences: these hold unlike numbers of tokens that shares are of."""
+        return self.masked or not self.packing.packs
+
+    @property
+    def counted_key(self) -> dict[str, Any]:
+        """The entry of keys that says which tokens shares are of. All of them have none."""
+        return {"counted": self.chats.train_on} if self.counts_trained else {}
+
+    @property
     def within_key(self) -> dict[str, Any]:
         """The entry of `order.within` in keys. 1 has none, so that results from before the setting keep their keys."""
         return {} if self.order.within == 1.0 else {"within": self.order.within}

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from dagster_divorder.chats.forms import Form
+from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -85,8 +86,9 @@ class Input(_Section):
     a field with exactly that name comes first."""
     format: Literal["auto", "text", Form] = "auto"
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
-    alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text where the
-    first record has text_field or that is set, else the first of these that it is."""
+    alpaca: a conversation, rendered by the model's chat template; messages_json, conversations_json: its turns as a
+    JSON string. pairs: chosen and rejected. auto: text if text_field is set, else what the first record is that has
+    that field or one of these forms."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
     """Jinja that makes a text of the fields of a record of any other form, in place of text_field. What stands between
     {% generation %} and {% endgeneration %} is trained on, all if nothing does."""
@@ -109,6 +111,13 @@ class Input(_Section):
                 f"source is {self.source!r}, and source_field {self.source_field!r}; remove one of them"
             )
         return self
+
+    @field_validator("template")
+    @classmethod
+    def _is_jinja(cls, template: str | None) -> str | None:
+        if template is not None:
+            compiled(template)
+        return template
 
     @model_validator(mode="after")
     def _template_stands_alone(self) -> Self:
@@ -545,8 +554,8 @@ class Order(_Section):
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Tokens that a trainer has consumed of the last output. Its beginning stays as it is, and everything after it is
-    ordered so that the whole history nears the mix."""
+    """Tokens, with padding, that a trainer has consumed of the last output. Its beginning stays as it is, and
+    everything after it is ordered so that the whole history nears the mix."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Ids of documents, your own or record ids, that are packed no more: none of their tokens come after the frozen
     beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
@@ -603,6 +612,11 @@ class Packing(_Section):
     sequences hold more topics and less long context."""
     end_of_text: bool = False
     """Count one end-of-text token after every document."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether a sequence may hold several records."""
+        return self.method != "none"
 
     def fitting(self, forms: Collection[str]) -> Self:
         """What is not set as it suits records of these forms."""

@@ -12,7 +12,7 @@ from dagster_divorder.core.packing import METHODS, Pieces, join, pack, remaining
 @settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 40), max_size=20),
-    method=st.sampled_from(["concat", "best_fit"]),
+    method=st.sampled_from(["concat", "best_fit", "none"]),
     sequence_length=st.integers(1, 16),
     data=st.data(),
 )

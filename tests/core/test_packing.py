@@ -89,6 +89,13 @@ def test_concat_equals_its_twin(runs, sequence_length):
     assert tokens_in(packed_by("concat", runs, sequence_length)) == slow.concat(runs, sequence_length)
 
 
+@given(runs=runs_of, sequence_length=lengths_of)
+@laws
+def test_none_has_a_sequence_for_every_piece(runs, sequence_length):
+    expected = [[piece] for piece in slow.cut([run for run in runs if run[2]], sequence_length)]
+    assert runs_in(packed_by("none", runs, sequence_length)) == expected
+
+
 @given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 3))
 @laws
 def test_best_fit_equals_its_twin(runs, sequence_length, seed):

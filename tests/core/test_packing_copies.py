@@ -164,7 +164,8 @@ def read(
     pieces = Pieces(made, np.zeros_like(made), tokens[made])
     consumed = None
     if frozen:
-        consumed = pack(cut(pieces, piece) if piece else pieces, sequence_length=LENGTH)
+        before = "none" if method == "none" else "concat"
+        consumed = pack(cut(pieces, piece) if piece else pieces, method=before, sequence_length=LENGTH)
         begin = consumed.indptr[frozen]
         consumed = PackedSequences(
             *(getattr(consumed, name)[:begin] for name in ("document", "start", "length")),

@@ -39,7 +39,7 @@ def test_it_counts_what_counting_every_token_does(
     assert found.exact == (counted(runs, lengths) == (0, 0, 0))
 
 
-@pytest.mark.parametrize("method", ["concat", "best_fit"])
+@pytest.mark.parametrize("method", ["concat", "best_fit", "none"])
 @settings(deadline=None)
 @given(lengths=LENGTHS, sequence_length=st.integers(1, 12))
 def test_what_packing_makes_is_exact(method: str, lengths: list[int], sequence_length: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.packing.coverage import coverage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -50,8 +51,9 @@ def ran(settings: Settings) -> Run:
             {"method": "concat", "piece_tokens": 20, "end_of_text": True},
             {"order": {"shards_of": 100, "separate_copies": True}},
         ),
+        ({"method": "none"}, {"order": {"shards_of": 100, "separate_copies": True}}),
     ],
-    ids=["concat, epochs", "best_fit, copies", "related, stratified", "pieces, copies"],
+    ids=["concat, epochs", "best_fit, copies", "related, stratified", "pieces, copies", "none, copies"],
 )
 def test_every_document_and_token_comes_once_and_one_sequence_is_not_full(
     corpus: Path, make_settings: Make, packing: dict[str, Any], others: dict[str, Any]
@@ -71,7 +73,7 @@ def test_every_document_and_token_comes_once_and_one_sequence_is_not_full(
         assert len(ends) == SHARDS + 1
         for begin, end in pairwise(ends):
             assert sorted(epoch[begin:end].tolist()) == list(range(begin, end))
-    if packing["method"] != "best_fit":
+    if packing["method"] in FILLED:
         assert (packed.padding[:-1] == 0).all()
         assert (orders[:, -1] == len(packed) - 1).all()
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
@@ -61,6 +61,8 @@ def every_token(lengths: np.ndarray) -> list[tuple[int, int]]:
         {"method": "related"},
         {"method": "concat", "piece_tokens": 20},
         {"method": "best_fit", "piece_tokens": 20, "end_of_text": True},
+        {"method": "none"},
+        {"method": "none", "piece_tokens": 20, "end_of_text": True},
     ],
     ids=str,
 )
@@ -73,9 +75,11 @@ def test_every_token_is_in_exactly_one_sequence(
     assert sorted(token_numbers(packed)) == every_token(lengths + packing.get("end_of_text", False))
     assert packed.tokens.max() <= LENGTH
     assert sorted(orders[0].tolist()) == list(range(len(packed)))
-    if packing["method"] != "best_fit":
+    if packing["method"] in FILLED:
         assert (packed.padding[:-1] == 0).all()
         assert orders[0][-1] == len(packed) - 1, "the sequence that is not full comes last"
+    if packing["method"] == "none":
+        assert (np.diff(packed.indptr) == 1).all()
 
 
 def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
@@ -152,6 +156,23 @@ def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: 
     again = run(frozen)
     assert np.array_equal(again[1], after_orders)
     assert np.array_equal(again[0].document, after_packed.document)
+
+
+def test_consumed_records_that_are_not_packed_stay_first(corpus: Path, make_settings: Make) -> None:
+    unpacked: dict[str, Any] = {"sequence": {"length": 512, "epochs": 2}, "packing": {"method": "none"}}
+    packed, orders = run(make_settings(**unpacked))
+    ids = load_results(corpus.parent / "store").documents["record_id"].to_numpy()
+    assert packed.length.sum() < 100 * 512, "with padding a trainer consumes more tokens than there are"
+    first = ids[packed.document[orders[0][:100]]]
+
+    write_jsonl(corpus, topic_records(160))
+    packed, orders = run(make_settings(**unpacked, order={"frozen_tokens": 100 * 512}))
+    now = load_results(corpus.parent / "store").documents
+    assert now["record_id"].to_numpy()[packed.document[orders[0][:100]]].tolist() == first.tolist()
+    assert sorted(token_numbers(packed)) == every_token(now["tokens"].to_numpy())
+
+    with pytest.raises(InputError, match=r"frozen_tokens is 1000000000; the last output has \d+ tokens"):
+        run(make_settings(**unpacked, order={"frozen_tokens": 1_000_000_000}))
 
 
 def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings: Make) -> None:
@@ -357,6 +378,7 @@ def with_copies() -> list[dict[str, Any]]:
         {"method": "best_fit"},
         {"method": "related"},
         {"method": "concat", "piece_tokens": 20},
+        {"method": "none"},
     ],
     ids=str,
 )

@@ -2,8 +2,9 @@
 
 Letters: N documents, S sequences, L tokens a sequence.
 
-Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. Every
-pair of a document strategy and a sequence strategy is measured against the corpus's mix, without frozen items.
+Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. Where
+records are not packed, each is a sequence, and windows are whole sequences. Every pair of a document strategy and a
+sequence strategy is measured against the corpus's mix, without frozen items.
 `diversity.flush` uses the documents in their order, as a flushing packer would, so it does not depend on the strategy
 of the sequences.
 Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
@@ -82,6 +83,7 @@ def compare_strategies(
     batch: int,
     weights: Mapping[str, float] | None = None,
     within: float = 1.0,
+    packs: bool = True,
     seed: int = 0,
     options: Callable[[str], Mapping[str, Any]] = lambda strategy: {},
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
@@ -94,6 +96,7 @@ def compare_strategies(
         labels to strategies that need them. weights: name -> number above 0, of the balanced traits; None: all,
         equally.
     within: see `core.order.items.document_items`.
+    packs: whether a sequence may hold several documents.
     options: strategy -> its options.
     vectors: from a plan to its sequences' vectors (`core.packing.coordinates.add_directions`), for strategies that use
         them.
@@ -109,11 +112,11 @@ def compare_strategies(
         )
         packed = pack(
             Pieces(laid, np.zeros_like(laid), lengths[laid]),
-            method="concat",
+            method="concat" if packs else "none",
             sequence_length=sequence_length,
         )
         counts, groups = sequence_counts(packed, balanced, n_values)
-        full = len(packed) - int(len(packed) > 0 and packed.padding[-1] > 0)
+        full = len(packed) - int(packs and len(packed) > 0 and packed.padding[-1] > 0)
         flush = summarize(
             distinct_clusters(laid, lengths, traits["cluster"], sequence_length, packer="flush")
         )
@@ -131,7 +134,9 @@ def compare_strategies(
             yield ComparedPair(
                 document_strategy,
                 sequence_strategy,
-                replace(measure_packed(packed, whole, traits, n_values, batch=batch), flush=flush),
+                replace(
+                    measure_packed(packed, whole, traits, n_values, batch=batch, whole=not packs), flush=flush
+                ),
                 _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed)
                 if drift
                 else None,

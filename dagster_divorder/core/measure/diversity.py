@@ -1,9 +1,11 @@
 """All measures of one order as one value, for tables and comparisons."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +18,7 @@ from dagster_divorder.core.measure.distinct import (
     distinct_in_stream,
     summarize,
 )
-from dagster_divorder.core.measure.moving import achievable_mix
+from dagster_divorder.core.measure.moving import achievable_mix, constant_mix
 from dagster_divorder.core.measure.prefix import (
     PrefixDeviation,
     coverage_in_stream,
@@ -27,9 +29,19 @@ from dagster_divorder.core.measure.seam import Seam, seams
 from dagster_divorder.core.measure.shares import ShareDeviation, aligned_windows, summarize_windows
 from dagster_divorder.core.measure.stream import codes_in_order, token_shares, tokens_in_order
 from dagster_divorder.core.measure.trait_errors import TraitErrors
+from dagster_divorder.core.measure.whole_sequences import (
+    LaidSequences,
+    aligned_sequences,
+    laid_end_to_end,
+    sequence_seams,
+    sliding_sequences,
+)
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
 from dagster_divorder.core.order import Targets
 from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
 
 Row = dict[str, str | float]
 
@@ -126,6 +138,7 @@ def measure(
     batch: int,
     sequences: NDArray[np.int64] | None = None,
     next_epochs: Sequence[ArrayLike] = (),
+    bounds: Sequence[NDArray[np.int64]] | None = None,
     targets: Mapping[str, Targets] | None = None,
 ) -> Diversity:
     """Every measure of `order` over the corpus.
@@ -135,6 +148,8 @@ def measure(
     sequences: int64 (S + 1,), for packed runs of tokens: sequence s holds the runs order[sequences[s]:sequences[s+1]].
         `split` and `flush` then both count the clusters of these sequences. Windows count tokens without padding.
     next_epochs: orders of later epochs. `windows` and `seam` continue into them; all other measures use `order` alone.
+    bounds: for each epoch the tokens before each sequence and in all, int64 (S + 1,). Windows are then whole sequences,
+        whatever their tokens (`core.measure.whole_sequences`); prefixes have L tokens as ever.
     targets: by trait, the requested shares (P, n_values[trait]) of a moving mix. Its windows and prefixes are compared
         with the achievable targets (`core.measure.moving`), those of other traits with the order's mix.
     """
@@ -145,7 +160,7 @@ def measure(
     if missing := sorted(set(traits) - set(n_values)):
         raise InputError(f"n_values lacks {missing}; expected the number of values of every trait")
     length = positive("sequence_length", sequence_length)
-    window = length * positive("batch", batch)
+    positive("batch", batch)
     documents = len(np.asarray(tokens))
     epochs = [
         (
@@ -171,8 +186,9 @@ def measure(
             [(epoch, values[trait]) for epoch, values in epochs],
             n_values[trait],
             length,
-            window,
+            batch,
             (targets or {}).get(trait),
+            bounds,
         )
         for trait in traits
     }
@@ -213,23 +229,27 @@ def _measure_trait(
     epochs: Sequence[tuple[NDArray[np.int64], NDArray[Any]]],
     values: int,
     length: int,
-    window: int,
+    batch: int,
     targets: Targets | None,
+    bounds: Sequence[NDArray[np.int64]] | None,
 ) -> _TraitMeasures:
-    """epochs: tokens int64 (N,) and codes (N,) of each. length, window: tokens of a sequence and of a batch."""
+    """epochs: tokens int64 (N,) and codes (N,) of each. length: tokens of a sequence; batch: sequences of a batch."""
     stream, codes = epochs[0]
-    total = int(stream.sum())
+    total, window = int(stream.sum()), length * batch
     mix = None
     if targets is not None:
         # A single epoch is followed by itself.
         mix = achievable_mix(targets, token_shares(stream, codes, values), total, max(2, len(epochs)))
+    squares = squares_in_stream(stream, codes, values, length, mix)
+    if bounds is not None:
+        laid = [LaidSequences(*epoch, edges) for epoch, edges in zip(epochs, bounds, strict=True)]
+        return _measure_sequences(laid, values, batch, mix, squares)
     history, history_codes = stream, codes
     if len(epochs) > 1:
         history, history_codes = (np.concatenate(columns) for columns in zip(*epochs, strict=True))
     in_sequences, in_batches = (
         aligned_windows(stream, codes, values, max(1, min(size, total)), mix) for size in (length, window)
     )
-    squares = squares_in_stream(stream, codes, values, length, mix)
     batches = total // window
     return _TraitMeasures(
         sequence_shares=summarize_windows(*in_sequences, partial=0 < total < length),
@@ -240,11 +260,45 @@ def _measure_trait(
         },
         seam=seams(epochs, values, window, mix),
         batch_tv=in_batches[1][:batches],
-        errors=TraitErrors(
-            cumulative=np.sqrt(squares)[np.newaxis].astype(np.float32),
-            batch=(window * in_batches[2][:batches])[np.newaxis].astype(np.float32),
-        ),
+        errors=_trait_errors(squares, window * in_batches[2][:batches]),
         squares=squares,
+    )
+
+
+def _measure_sequences(
+    epochs: Sequence[LaidSequences],
+    values: int,
+    batch: int,
+    mix: MovingMix | None,
+    squares: NDArray[np.float64],
+) -> _TraitMeasures:
+    """As `_measure_trait`, in windows of whole sequences."""
+    first, history = epochs[0], laid_end_to_end(epochs)
+    sequences, share = len(first.bounds) - 1, token_shares(first.tokens, first.codes, values)
+    constant = constant_mix(share)
+    in_sequences, in_batches = (
+        aligned_sequences(first, max(1, min(size, sequences)), mix or constant) for size in (1, batch)
+    )
+    full = sequences // batch
+    return _TraitMeasures(
+        sequence_shares=summarize_windows(*in_sequences[:3], partial=False),
+        batch_shares=summarize_windows(*in_batches[:3], partial=0 < sequences < batch),
+        windows={
+            name: sliding_sequences(history, share, size, mix or constant)
+            for name, size in zip(WINDOWS, (1, batch, BATCHES * batch), strict=True)
+        },
+        seam=sequence_seams(epochs, values, batch, mix, constant),
+        batch_tv=in_batches[1][:full],
+        errors=_trait_errors(squares, in_batches[3][:full] * in_batches[2][:full]),
+        squares=squares,
+    )
+
+
+def _trait_errors(squares: NDArray[np.float64], batches: NDArray[np.float64]) -> TraitErrors:
+    """squares: see `_TraitMeasures`; batches: the error of each full batch, in tokens."""
+    return TraitErrors(
+        cumulative=np.sqrt(squares)[np.newaxis].astype(np.float32),
+        batch=batches[np.newaxis].astype(np.float32),
     )
 
 

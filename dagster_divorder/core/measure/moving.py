@@ -51,6 +51,14 @@ def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -
     )
 
 
+def constant_mix(share: Floats) -> MovingMix:
+    """The mix that has the shares float64 (J,) everywhere."""
+    from dagster_divorder.core.kernels.moving_windows import MovingMix
+
+    nothing = np.zeros((1, len(share)))
+    return MovingMix(np.zeros(1), nothing, share[np.newaxis], nothing)
+
+
 def wanted_between(mix: MovingMix, edges: Floats) -> Floats:
     """Mean shares of the mix between neighbouring edges, float64 (E - 1, J). edges: float64 (E,), in tokens."""
     segment = np.maximum(np.searchsorted(mix.at, edges, side="right") - 1, 0)

@@ -65,6 +65,11 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Movin
             edges = np.array([total - window, total, total + window], np.float64)
             step -= np.diff(wanted_between(mix, edges), axis=0)[0]
         figures.append((*slid[:4], np.abs(step).sum() / 2))
+    return over_seams(window, figures)
+
+
+def over_seams(window: int, figures: Sequence[tuple[float, ...]]) -> Seam:
+    """A seam from worst, mean, worst_tv, mean_tv and head_tail of each."""
     worst, mean, worst_tv, mean_tv, head_tail = np.array(figures, np.float64).T
     return Seam(
         window_tokens=window,

@@ -82,13 +82,15 @@ def document_items(
     weights: Mapping[str, float] | None = None,
     *,
     within: float = 1.0,
+    lengths: ArrayLike | None = None,
 ) -> Items:
     """Items whose order balances every trait.
 
-    tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first trait gives the
-    label. If a trait has several values a document, they share its tokens.
+    tokens: int (N,), >= 0, tokens of each document that shares are of. traits: name -> int codes (N,), >= 0; the first
+    trait gives the label. If a trait has several values a document, they share its tokens.
     weights: name -> number above 0, for every trait; equal by default.
     within: from 0 (windows of whole documents near the mix) to 1 (more topics inside packed sequences).
+    lengths: int (N,), all tokens of each document, which make the coarse bins of length; `tokens` by default.
 
     Raises:
         InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
@@ -108,11 +110,12 @@ def document_items(
     weight = _trait_weights(list(traits), weights)
     document_weight = _document_weight(sizes, within)
     in_tokens, in_documents = len(traits), 2 * len(traits) + 1
+    every = sizes if lengths is None else whole_numbers("lengths", lengths, len(sizes), each="document")
     roots = columns if within < 1.0 else []
     columns = [
         *columns,
         *columns,
-        bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)),
+        bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS)),
         *roots,
     ]
     codes = [column.codes if isinstance(column, ManyCodes) else column for column in columns]

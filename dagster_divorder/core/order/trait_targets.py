@@ -43,7 +43,7 @@ def trait_targets(tables: Tables, traits: Traits) -> dict[str, Targets]:
     progress = _progress(tables)
     targets_of = {}
     for trait, table in tables.items():
-        own = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
+        own = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
         shares = _shares(trait, table, traits, own / max(own.sum(), 1.0), progress)
         targets_of[trait] = Targets(progress=progress, shares=shares)
     return targets_of
@@ -139,7 +139,7 @@ def _shares(
     trait: str, table: Mapping[str, Sequence[float]], traits: Traits, own: np.ndarray, progress: np.ndarray
 ) -> np.ndarray:
     """The asked shares at `progress`, float64 (P, J). own: (J,), each value's share of the whole."""
-    by_tokens = np.bincount(traits.codes[trait], weights=traits.tokens, minlength=len(own))
+    by_tokens = np.bincount(traits.codes[trait], weights=traits.counted, minlength=len(own))
     factor = _factors(trait, table, traits.names[trait], by_tokens / max(by_tokens.sum(), 1.0))
     wanted = own * np.array([np.interp(progress, table["progress"], column) for column in factor.T]).T
     return wanted / wanted.sum(axis=1, keepdims=True)

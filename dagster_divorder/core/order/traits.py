@@ -34,11 +34,18 @@ _MAX_WHOLE = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of N records in input order: `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait]))."""
+    """Traits of N records in input order: `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait]));
+    `trained` int64 (N,), the tokens that are trained on, where shares are of these; None where they are of all."""
 
     tokens: NDArray[np.int64]
     codes: dict[str, NDArray[np.int32]]
     names: dict[str, tuple[str, ...]]
+    trained: NDArray[np.int64] | None = None
+
+    @property
+    def counted(self) -> NDArray[np.int64]:
+        """The tokens that shares are of, int64 (N,)."""
+        return self.tokens if self.trained is None else self.trained
 
     def sizes(self) -> dict[str, int]:
         """Number of values of each trait."""
@@ -47,7 +54,8 @@ class Traits:
     def take(self, records: NDArray[np.int64]) -> "Traits":
         """The traits of these records."""
         codes = {trait: codes[records] for trait, codes in self.codes.items()}
-        return Traits(self.tokens[records], codes, self.names)
+        trained = None if self.trained is None else self.trained[records]
+        return Traits(self.tokens[records], codes, self.names, trained)
 
 
 @dataclass(frozen=True, eq=False)

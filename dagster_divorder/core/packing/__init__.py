@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive, whole_numbers
-from dagster_divorder.core.packing import best_fit, concat, related
+from dagster_divorder.core.packing import best_fit, concat, none, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts
 from dagster_divorder.core.packing.parts import in_parts
@@ -31,6 +31,7 @@ from dagster_divorder.core.packing.report import PackingReport, packing_report
 from dagster_divorder.errors import InputError
 
 __all__ = [
+    "FILLED",
     "METHODS",
     "PackedSequences",
     "PackingReport",
@@ -47,7 +48,10 @@ METHODS: dict[str, Callable[[PackingProblem], PackedSequences]] = {
     "concat": concat.pack,
     "best_fit": best_fit.pack,
     "related": related.pack,
+    "none": none.pack,
 }
+FILLED = frozenset({"concat", "related"})
+"""Methods that pad only the last sequence."""
 
 
 def pack(

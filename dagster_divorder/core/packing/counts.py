@@ -1,7 +1,8 @@
 """Trait rows of packed sequences, which an order of sequences balances.
 
 Letters: S sequences, Q runs, N documents, J trait values over all traits.
-Guarantee: exact; a row sums to the sequence's tokens in each group; columns rise within a row.
+Guarantee: exact; a row sums to the sequence's counted tokens in each group; columns rise within a row. A value whose
+documents have no counted token in a sequence has a stored 0 there.
 Cost: O(Q log of the runs a sequence) a trait; 16 bytes a run and trait. Libraries: docs/decisions/libraries.md.
 """
 
@@ -22,22 +23,31 @@ if TYPE_CHECKING:
 
 
 def sequence_counts(
-    packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
+    packed: PackedSequences,
+    codes: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    counted: ArrayLike | None = None,
 ) -> tuple[csr_matrix, NDArray[np.int32]]:
     """(tokens of each trait value in each sequence, CSR (S, J); the trait of each column, int32 (J,)).
 
     codes: trait -> int (N,), the value of each document, in [0, n_values[trait]). Columns have the order of `codes`.
+    counted: int (Q,), tokens of each run that count; by default all.
     Entries are int32, or int64 if a sequence may have more than 2**31 - 1 tokens.
 
     Raises:
-        InputError: there is no trait, or a value lies outside [0, n_values).
+        InputError: there is no trait, a value lies outside [0, n_values), or `counted` has another shape.
     """
     from scipy.sparse import csr_matrix, hstack
 
     if not codes:
         raise InputError("codes is empty; expected at least one trait, such as the cluster of each document")
     small = packed.sequence_length <= np.iinfo(np.int32).max
-    length: NDArray[Any] = packed.length.astype(np.int32 if small else np.int64)
+    tokens = (
+        packed.length
+        if counted is None
+        else whole_numbers("counted", counted, len(packed.length), each="run")
+    )
+    length: NDArray[Any] = tokens.astype(np.int32 if small else np.int64)
     blocks = []
     for name in codes:
         column = document_codes(packed, name, codes[name], n_values[name])

@@ -29,8 +29,13 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
-BUILT_IN = ("cluster", "length", "difficulty")
-"""Traits that are computed; a field of the input that has such a name is not used."""
+CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
+"""Traits of conversations: the number of messages, the tokens outside of the answers, and those of the answers."""
+
+
+def built_in(settings: Settings) -> tuple[str, ...]:
+    """Traits that are computed; a field of the input that has such a name is not used."""
+    return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
 
 
 def coded_traits(settings: Settings) -> list[str]:
@@ -43,7 +48,7 @@ def fields_read(settings: Settings) -> list[str]:
     """The fields of the input that are read, by name, sorted."""
     source = settings.input.source_field
     quality = settings.selection.quality_field if settings.selects else None
-    fields = {trait for trait in coded_traits(settings) if trait not in BUILT_IN}
+    fields = {trait for trait in coded_traits(settings) if trait not in built_in(settings)}
     return sorted(fields | {field for field in (source, quality) if field})
 
 
@@ -83,14 +88,15 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 def no_such_field(field: str) -> InputError:
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality or input.source_field "
-        "names; expected a field of the input, `cluster`, `length` or `difficulty`"
+        "names; expected a field of the input, `cluster`, `length` or `difficulty`, and for conversations `turns`, "
+        "`prompt_length` or `answer_length`"
     )
 
 
 def category_fields(settings: Settings) -> set[str]:
     """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` where it is used."""
     mixed = {settings.mixed_trait} if settings.repeats else set()
-    return {field for field in (settings.input.source_field, *mixed) if field} - {*BUILT_IN}
+    return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
 
 
 def load_fields(run: Run, *fields: str) -> pa.Table:

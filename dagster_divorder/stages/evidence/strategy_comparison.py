@@ -1,7 +1,7 @@
 """strategy_comparison: every pair of strategies for documents and for sequences on this corpus, in one table.
 
-No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` and compared
-with the corpus's own mix, whatever targets and frozen tokens are set. Strategies run one after another in this process,
+No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` (not at all under
+`packing.method = "none"`) and compared with the corpus's own mix, whatever targets and frozen tokens are set. Strategies run one after another in this process,
 with kernels compiled before. Seconds are wall time; peak memory is the rise of this process's memory, which already
 holds the items to order.
 """
@@ -52,6 +52,7 @@ def _compare_strategies(run: Run) -> Made:
             batch=settings.sequence.batch,
             weights=settings.order.traits,
             within=settings.order.within,
+            packs=settings.packing.packs,
             seed=settings.seed,
             options=settings.strategy_options,
             vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
@@ -98,6 +99,7 @@ def _strategy_comparison_settings(settings: Settings) -> dict[str, Any]:
         "comparison": settings.comparison.model_dump(mode="json"),
         "traits": settings.order.traits,
         **settings.within_key,
+        **({} if settings.packing.packs else {"packs": False}),
         "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "seed": settings.seed,

@@ -99,7 +99,8 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
 
 
 def freeze_prefix(run: Run) -> Mapping[str, bytes]:
-    """Documents and sequences of the last output up to `order.frozen_tokens`.
+    """Documents and sequences of the last output up to `order.frozen_tokens`: those that begin in so many tokens of the
+    document order, or where records are not packed, those in these sequences.
 
     Raises:
         InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
@@ -113,9 +114,13 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
-    if wanted > last.facts["tokens"]:
+    packs, tokens = packed.figures.get("method") != "none", last.facts["tokens"]
+    if not packs:
+        # A trainer reads every record as a padded sequence.
+        tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    if wanted > tokens:
         raise InputError(
-            f"order.frozen_tokens is {wanted}; the last output has {last.facts['tokens']} tokens, and no more can "
+            f"order.frozen_tokens is {wanted}; the last output has {tokens} tokens, and no more can "
             f"have been consumed: give their number, {REMEDY}"
         )
     length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
@@ -132,6 +137,11 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
             f"order.frozen_tokens is {wanted}, of an output made with other settings ({'; '.join(changed)}); tokens "
             f"consumed under one cannot be counted under another: set them back, {REMEDY}"
         )
+    sequences = _sequences(run, output, -(-wanted // length))
+    if not packs:
+        _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
+        documents = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+        return {DOCUMENTS: pack(documents), SEQUENCES: pack(sequences)}
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
@@ -143,7 +153,7 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
     documents = order[np.cumsum(lengths) - lengths < wanted]
     return {
         DOCUMENTS: pack({"id": ids[documents], "copy": copy[documents]}),
-        SEQUENCES: pack(_sequences(run, output, -(-wanted // length))),
+        SEQUENCES: pack(sequences),
     }
 
 

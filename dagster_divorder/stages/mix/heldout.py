@@ -30,7 +30,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
 from dagster_divorder.stages.order.traits import trait_codes
@@ -55,15 +55,14 @@ def heldout_files(run: Run) -> pa.Table:
     return unpack_parquet(run.fit("heldout")[DOCUMENTS])
 
 
-_LEARNT_BEFORE: Mapping[str, tuple[str, ...]] = {
-    "length": ("base_model", "difficulty_counts"),
-    "difficulty": ("base_model", "difficulty_counts"),
+_LEARNT_BEFORE = {
     "cluster": (
         *("base_model", "difficulty_counts", "deep_model", "ari_comparison", "centroids"),
         *("shallow_components", "deep_components", "external_components"),
     ),
+    **dict.fromkeys(("length", "difficulty", *CHAT_TRAITS), ("base_model", "difficulty_counts")),
 }
-"""By trait, the fits that its values and bins depend on. They run before a share of each value can be drawn."""
+"""By built-in trait, the fits that its values and bins depend on. They run before a share of each value is drawn."""
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
@@ -72,7 +71,8 @@ def leaves_out(settings: Settings, stage: str) -> bool:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed. Counting that takes tokens, and so the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
-    return stage not in (*consumed, *_LEARNT_BEFORE.get(settings.mixing.trait, ()))
+    trait = settings.mixing.trait
+    return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
 def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
@@ -129,8 +129,8 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
-    fields, bins = load_fields(run, *{trait}.difference(BUILT_IN)), None
-    if trait not in BUILT_IN:
+    fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None
+    if trait not in built_in(run.settings):
         # `bin_edges` cannot serve here: its lengths are in tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
@@ -208,7 +208,8 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
-    files = _find(settings)
+    files, trait = _find(settings), settings.mixing.trait
+    field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
     corpus = Corpus([files], settings.input.max_record_bytes)
@@ -224,7 +225,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
             continue
         if (size := size + int(parsed.text_sizes.sum())) > MAX_BYTES:
             raise _too_large("the texts of heldout.documents are", size, "name fewer files")
-        sources.append(_source_names(parsed.content, files.shape.field(settings.mixing.trait), block.path))
+        sources.append(_source_names(parsed.content, field, block.path))
         texts.append(utf8(parsed.texts))
         records.append(parsed.content)
         ids.append(parsed.document_ids)
@@ -246,14 +247,14 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     return table, every_id[rows]
 
 
-def _source_names(content: pa.Array, trait: str, path: str) -> pa.Array:
-    """The source of each record, large_string (n,)."""
+def _source_names(content: pa.Array, field: str | None, path: str) -> pa.Array:
+    """The source of each record, large_string (n,). field: the one that names it, None for traits that are computed."""
     import pyarrow.compute as pc
 
     bare = PurePosixPath(path).name.split(".")[0]
-    if trait in BUILT_IN:
+    if field is None:
         return pa.array([bare] * len(content), pa.large_string())
-    values = settle(extract(pa.chunked_array([content]), [trait]).column(0)).combine_chunks()
+    values = settle(extract(pa.chunked_array([content]), [field]).column(0)).combine_chunks()
     return pc.fill_null(values.cast(pa.large_string()), bare)
 
 
@@ -295,10 +296,10 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
-    if settings.mixing.trait not in BUILT_IN:
+    if settings.mixing.trait not in built_in(settings):
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    stages = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
-    return ("raw_docs", "token_counts", "bin_edges", *stages[settings.mixing.trait])
+    stages = {"cluster": ("centroids", "clusters"), "difficulty": ("difficulty",)}
+    return ("raw_docs", "token_counts", "bin_edges", *stages.get(settings.mixing.trait, ()))
 
 
 def _heldout_settings(settings: Settings) -> dict[str, Any]:

@@ -5,12 +5,13 @@ a view with an item for each time, the items of a record one after another. With
 `selection.method` and held-out documents there is no such stage, and the stream is the records.
 If part of a value of `mixing.trait` is read once more than the rest, that part is spread evenly over its clusters and
 lengths. It is drawn by the records' ids, so that appended and moved input hardly changes the times of other records.
+Shares, epochs and `mixing.total_tokens` are of the tokens that shares are of (`Traits.counted`).
 Records that a trainer has consumed (`order.frozen_tokens`) keep the times that they were read, and count first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.measure.packed import ReadRuns
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
@@ -28,6 +30,7 @@ from dagster_divorder.core.mix.mixing import (
     times_of,
 )
 from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
@@ -38,6 +41,7 @@ from dagster_divorder.stages.mix.consumed import consumed_times, consumed_versio
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.view import View
 
@@ -91,6 +95,22 @@ def load_stream(run: Run) -> TrainingStream:
     return TrainingStream(records, run.view.take(records), traits.take(records))
 
 
+RunCounter = Callable[[Pieces | PackedSequences | ReadRuns], np.ndarray]
+"""Gives the tokens of each run of a view's items that shares are of, int64 (Q,)."""
+
+
+def run_counter(run: Run, view: View) -> RunCounter:
+    """Loads what it needs, so make one for many runs."""
+    mask = load_loss_mask(run) if run.settings.counts_trained else None
+
+    def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
+        if mask is None:
+            return runs.length
+        return mask.within(view.document_row[runs.document], runs.start, runs.length)
+
+    return count
+
+
 def stream_reads(settings: Settings) -> tuple[str, ...]:
     """The stages that `load_stream` needs, beside raw_docs and traits."""
     return ("repeats",) if settings.repeats else ()
@@ -121,7 +141,7 @@ def _plan_repeats(run: Run) -> Made:
     mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
     trained, names = traits.take(training), traits.names[trait]
-    codes, tokens = trained.codes[trait], trained.tokens
+    codes, tokens = trained.codes[trait], trained.counted
     sizes = np.bincount(codes, tokens, len(names)).astype(np.int64)
     if isinstance(mixing.weights, dict):
         wanted = [name for name in names if mixing.weights.get(name)]
@@ -158,7 +178,7 @@ def _plan_repeats(run: Run) -> Made:
     columns = {
         "value": names,
         "records": np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
-        "unique tokens": np.bincount(traits.codes[trait], traits.tokens, len(names))
+        "unique tokens": np.bincount(traits.codes[trait], traits.counted, len(names))
         .astype(np.int64)
         .tolist(),
         "records trained on": mix.records.tolist(),
@@ -197,8 +217,12 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             why = "they are held out, or near copies of what is: lower heldout.documents, or name other files in it"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
-        elif not traits.tokens[having].any():
-            why = "they have no tokens"
+        elif not traits.counted[having].any():
+            why = (
+                "they have no tokens that are trained on"
+                if traits.tokens[having].any()
+                else "they have no tokens"
+            )
         else:
             why = "mixing.weights gives them no share: give them one"
         raise InputError(

@@ -1,4 +1,4 @@
-"""bin_edges: edges of the bins of lengths, difficulties and numeric fields, quantiles of the corpus.
+"""bin_edges: edges of the bins of lengths, difficulties, turns and numeric fields, quantiles of the corpus.
 
 Appended records fall into the same bins. Under `refit.bins = "auto"` the edges are cut again when the corpus has
 doubled since, when hardly any of its documents are left, or when a bin's share of the records rises above BAND times
@@ -7,6 +7,7 @@ what it was, by more than MIN_OVER records."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import coded_traits, fields_read, read_fields
+from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, read_fields
+from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
@@ -30,7 +32,7 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     """The columns that are cut into bins beside the length, by trait: numeric fields, also those whose numbers are
-    categories, and the difficulty where it is a trait."""
+    categories, and what is computed where it is a trait: the difficulty, and the traits of conversations."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
     traits = coded_traits(run.settings)
@@ -39,9 +41,23 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
         for name in table.column_names
         if name in traits and is_number(table.column(name).type)
     }
-    if "difficulty" in traits:
-        columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
-    return columns
+    computed = [
+        name for name in built_in(run.settings) if name in traits and name not in ("cluster", "length")
+    ]
+    return columns | {name: pa.array(computed_numbers(run, name)) for name in computed}
+
+
+def computed_numbers(run: Run, trait: str) -> np.ndarray:
+    """A built-in trait of the records whose numbers are cut into bins, (N,)."""
+    view = run.view
+    if trait == "difficulty":
+        return run.column("difficulty", "bits")[view.document_row]
+    if trait == "turns":
+        return run.column("token_counts", "turns")[view.document_row]
+    if trait == "answer_length":
+        return answer_tokens(run)
+    tokens = run.column("token_counts", "lengths")[view.document_row]
+    return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -99,6 +115,14 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return None
 
 
+def answers_key(settings: Settings) -> dict[str, Any]:
+    """The entry of keys that says which tokens are an answer's, where a trait counts them."""
+    counts_answers = settings.masked and not {"prompt_length", "answer_length"}.isdisjoint(
+        coded_traits(settings)
+    )
+    return {"answers": settings.chats.train_on} if counts_answers else {}
+
+
 def columns_reads(settings: Settings) -> tuple[str, ...]:
     """The stages that hold the columns of traits, beside tokens and clusters."""
     fields, difficulty = fields_read(settings), "difficulty" in coded_traits(settings)
@@ -114,6 +138,7 @@ BIN_EDGES = PinnedFit(
     settings=lambda settings: {
         "bins": settings.order.length_bins,
         "traits": sorted(coded_traits(settings)),
+        **answers_key(settings),
     },
     doing="cutting lengths and numeric fields into bins",
     pace=(0.02, 0.0002),

@@ -50,7 +50,7 @@ def _order_documents(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
     traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     for trait, table in settings.order.targets.items():
-        sizes = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
+        sizes = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
         refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None))
@@ -108,11 +108,14 @@ def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
 
 def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
     """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents. The cluster is
-    the first trait, which strategies that know one label a document take."""
+    the first trait, which strategies that know one label a document take. Strategies that fill sequences count all
+    tokens, the others those that shares are of."""
     traits, chosen = documents.traits, settings.order
     first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
     codes = {trait: traits.codes[trait] for trait in first}
-    items = document_items(traits.tokens, codes, chosen.traits, within=chosen.within)
+    fills = "sequence_length" in settings.strategy(chosen.strategy).reads
+    tokens = traits.tokens if fills else traits.counted
+    items = document_items(tokens, codes, chosen.traits, within=chosen.within, lengths=traits.tokens)
     arguments = {
         **settings.order_arguments(chosen.strategy),
         "weights": items.weights,

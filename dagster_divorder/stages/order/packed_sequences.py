@@ -4,12 +4,12 @@ The documents, in the order of `greedy_order`, are packed into sequences of `seq
 `packing.method`. `plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and
 length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`:
 the tokens of each trait value in each sequence, CSR (indptr, indices, data) and groups, a group for each trait, the
-traits by name. `related` never puts copies into one sequence, and with `order.separate_copies` no method does; the plan
-then names the parts that keep them apart, for `sequence_order`. With `packing.end_of_text` a document has one token
-more, its last, which is the end-of-text token. Sequences that a trainer has consumed (`order.frozen_tokens`) come
-first, unchanged; the others hold all other tokens. Shards of the documents are packed apart. Their remainders, each
-less than a sequence, are packed together at the end of the last shard, so that the plan has one partial sequence at
-most. `shards` has the first sequences of the shards."""
+traits by name; only trained tokens where shares are of these. `related` never puts copies into one sequence, and with
+`order.separate_copies` no method does; the plan then names the parts that keep them apart, for `sequence_order`. With
+`packing.end_of_text` a document has one token more, its last, which is the end-of-text token. Sequences that a trainer
+has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. Shards of the documents
+are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
+the plan has one partial sequence at most. `shards` has the first sequences of the shards."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import numpy as np
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
+    FILLED,
     PackedSequences,
     Pieces,
     cut,
@@ -38,7 +39,13 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.corpus.near_duplicates import near_reads
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_copies, stream_reads
+from dagster_divorder.stages.mix.repeats import (
+    TrainingStream,
+    load_stream,
+    run_counter,
+    stream_copies,
+    stream_reads,
+)
 from dagster_divorder.stages.order.frozen import Frozen, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     Documents,
@@ -68,6 +75,15 @@ def load_packed(run: Run) -> PackedSequences:
     return _unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
+def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
+    """Tokens of a batch of the plan's sequences that shares are of. Sequences of unlike numbers count as the mean one.
+    counted: int64 (Q,), those of each run."""
+    sequence = run.settings.sequence
+    if not run.settings.whole_windows:
+        return sequence.length * sequence.batch
+    return max(1, round(int(counted.sum()) * sequence.batch / max(1, len(packed))))
+
+
 def _pack_documents(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
@@ -87,7 +103,8 @@ def _pack_documents(run: Run) -> Made:
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
-    return Made({"plan": _plan_arrays(packed), "rows": _row_arrays(packed, traits)}, facts, figures)
+    rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
+    return Made({"plan": _plan_arrays(packed), "rows": rows}, facts, figures)
 
 
 def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
@@ -99,17 +116,18 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
     pack_part = partial(
         _pack_part,
         settings=settings,
-        # `concat` keeps the order of the documents, in which copies stand apart unless some are consumed.
-        keep_apart=separate and (method != "concat" or frozen is not None),
+        # `concat` and `none` keep the order of the documents, in which copies stand apart unless some are consumed.
+        keep_apart=separate and (method not in ("concat", "none") or frozen is not None),
         consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
         vectors=_vectors_of(run, stream) if method == "related" else None,
     )
-    to_pack = partial(_to_pack, settings, traits, copies if separate else None)
+    counted = run_counter(run, stream.view) if settings.packing.piece_tokens else None
+    to_pack = partial(_to_pack, settings, traits, copies if separate else None, counted)
     parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
     # The vectors stay in this process.
     packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
     remainders = None
-    if len(packed) > 1 and method != "best_fit":
+    if len(packed) > 1 and method in FILLED:
         packed, remainders = _without_last(packed)
     consumed = [frozen.sequences] if frozen else []
     shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]
@@ -154,14 +172,22 @@ def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.n
     return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
 
-def _to_pack(settings: Settings, traits: Traits, copies: np.ndarray | None, pieces: Pieces) -> ToPack:
-    """copies: those of the documents (`stream_copies`), or None where they do not matter."""
+def _to_pack(
+    settings: Settings,
+    traits: Traits,
+    copies: np.ndarray | None,
+    counted: Callable[[Pieces], np.ndarray] | None,
+    pieces: Pieces,
+) -> ToPack:
+    """copies: those of the documents (`stream_copies`), or None where they do not matter. counted: see `run_counter`,
+    for pieces that are ordered."""
     ordered = settings.packing.piece_tokens > 0
     if ordered:
         pieces = cut(pieces, settings.packing.piece_tokens)
     of_pieces = replace(
         traits,
         tokens=pieces.length,
+        trained=None if counted is None or traits.trained is None else counted(pieces),
         codes={
             trait: codes[pieces.document]
             for trait, codes in traits.codes.items()
@@ -234,10 +260,10 @@ def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     )
 
 
-def _row_arrays(packed: PackedSequences, traits: Traits) -> dict[str, np.ndarray]:
-    counts, groups = sequence_counts(
-        packed, {name: traits.codes[name] for name in sorted(traits.codes)}, traits.sizes()
-    )
+def _row_arrays(packed: PackedSequences, traits: Traits, counted: np.ndarray) -> dict[str, np.ndarray]:
+    """counted: int64 (Q,), tokens of each run that shares are of."""
+    codes = {name: traits.codes[name] for name in sorted(traits.codes)}
+    counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
     return {
         "indptr": counts.indptr.astype(np.int64),
         "indices": counts.indices,
@@ -260,7 +286,7 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
 
 
 def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: tokens by the traits of `order.traits`, with the weights of these."""
+    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights."""
     from scipy.sparse import csr_matrix
 
     arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
@@ -329,6 +355,7 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
         "separate_copies": settings.copies_apart,
         "cut": settings.order.cut,
         "seed": settings.seed,
+        **settings.counted_key,
     }
     if settings.packing.piece_tokens:
         # This stage orders pieces.

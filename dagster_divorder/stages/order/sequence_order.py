@@ -18,7 +18,7 @@ from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.trait_targets import sequence_targets
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
 from dagster_divorder.core.vectors.pca import Pca, project
@@ -28,7 +28,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.near_duplicates import near_reads
-from dagster_divorder.stages.mix.repeats import load_stream, stream_copies, stream_reads, stream_view
+from dagster_divorder.stages.mix.repeats import (
+    load_stream,
+    run_counter,
+    stream_copies,
+    stream_reads,
+    stream_view,
+)
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.stages.output.shards import Parts, each_shard
@@ -47,9 +53,11 @@ def vectors_are_balanced(settings: Settings) -> bool:
 
 
 def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
-    """int64 (S, C): the vectors of the sequences along random axes, added up fragment by fragment. view: the one that
+    """int64 (S, C): the vectors of the sequences along random axes, by the tokens that shares are of, added up fragment
+    by fragment. view: the one that
     the plan's documents index, by default the stream's."""
     view, space = stream_view(run) if view is None else view, load_space(run)
+    tokens = run_counter(run, view)(packed)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
     each = space.files.at(view.documents, view.document_row[packed.document])
@@ -63,7 +71,7 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
             axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
             sums = np.zeros((len(packed), random.shape[1]), np.int64)
         directions = project(vectors, axes, threads=count_workers(0))
-        add_directions(sums, sequence[runs], packed.length[runs], rows, directions)
+        add_directions(sums, sequence[runs], tokens[runs], rows, directions)
     return sums
 
 
@@ -122,7 +130,7 @@ def _order_sequences(run: Run) -> Made:
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
     items, packed, copies, frozen = sequences
-    not_full = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
     full_sequences = len(packed) - bool(not_full)
     full, times = items.part(0, full_sequences), None
     if copies is not None:

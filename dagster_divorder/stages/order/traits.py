@@ -1,4 +1,5 @@
-"""traits: one code a record for each trait that an order balances: cluster, length, difficulty, fields of the input."""
+"""traits: one code a record for each trait that an order balances: cluster, length, difficulty, those of conversations,
+fields of the input. Where shares are of trained tokens, also the number of these."""
 
 from __future__ import annotations
 
@@ -13,17 +14,32 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import category_fields, coded_traits, fields_read, load_fields
-from dagster_divorder.stages.order.bin_edges import bins_of, columns_reads, is_number, load_edges
+from dagster_divorder.stages.corpus.fields import (
+    built_in,
+    category_fields,
+    coded_traits,
+    fields_read,
+    load_fields,
+)
+from dagster_divorder.stages.order.bin_edges import (
+    answers_key,
+    bins_of,
+    columns_reads,
+    computed_numbers,
+    is_number,
+    load_edges,
+)
+from dagster_divorder.stages.text.loss_mask import trained_tokens
 
-TOKENS = "tokens"
+TOKENS, TRAINED = "tokens", "trained"
 
 
 def load_traits(run: Run) -> Traits:
     """The traits whose codes are stored (`stored_traits`)."""
     arrays = run.arrays("traits", "codes")
     names = {trait: tuple(values) for trait, values in orjson.loads(run.read("traits", "names"))}
-    return Traits(arrays[TOKENS], {trait: arrays[f"code {trait}"] for trait in names}, names)
+    codes = {trait: arrays[f"code {trait}"] for trait in names}
+    return Traits(arrays[TOKENS], codes, names, arrays.get(TRAINED))
 
 
 def stored_traits(settings: Settings) -> list[str]:
@@ -42,12 +58,11 @@ def trait_codes(
         labels = run.column("clusters", "labels")[view.document_row]
         return labels, tuple(map(str, range(run.receipt("centroids").facts["k"])))
     if trait == "length":
-        tokens = run.column("token_counts", "lengths")[view.document_row]
-        return bin_codes(tokens, edges[trait]), tuple(f"bin {at}" for at in range(len(edges[trait]) + 1))
-    if trait == "difficulty":
-        column = pa.array(run.column("difficulty", "bits")[view.document_row])
-    else:
-        column = fields.column(trait)
+        codes = bin_codes(computed_numbers(run, trait), edges[trait])
+        return codes, tuple(f"bin {at}" for at in range(len(edges[trait]) + 1))
+    column = (
+        pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
+    )
     number = is_number(column.type)
     if number and trait not in edges:
         raise InputError(
@@ -66,6 +81,8 @@ def trait_codes(
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
+    if run.settings.counts_trained:
+        arrays[TRAINED] = trained_tokens(run)
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
         arrays[f"code {trait}"], values = trait_codes(run, trait, fields)
@@ -90,6 +107,8 @@ TRAITS = WholeCorpus(
         "traits": stored_traits(settings),
         "bins": settings.order.length_bins,
         "categories": sorted(category_fields(settings).intersection(stored_traits(settings))),
+        **answers_key(settings),
+        **settings.counted_key,
     },
     content=("codes", "names"),
     pace=(0.02, 0.0002),

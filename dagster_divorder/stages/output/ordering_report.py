@@ -47,7 +47,8 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.corpus.chat_template import reading, template_of
+from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -57,17 +58,24 @@ from dagster_divorder.stages.measure.diversity_metrics import (
     read_in_order,
 )
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import (
+    RunCounter,
+    TrainingStream,
+    load_stream,
+    run_counter,
+    stream_reads,
+)
 from dagster_divorder.stages.order.bin_edges import is_number, load_edges
-from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics import ari_comparison, k_calibration
 from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_kind
-from dagster_divorder.store.sample import beginnings
+from dagster_divorder.store.sample import beginnings, contents
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.numbers import (
@@ -75,10 +83,12 @@ from dagster_divorder.view.report.numbers import (
     Agreement,
     Card,
     Evidence,
+    Example,
     MapPoints,
     Numbers,
     StageRun,
     TraitAlong,
+    marked_parts,
 )
 from dagster_divorder.view.words import READ, clip, count, number, output_label, percent
 from dagster_divorder.write.curated import write_beside
@@ -155,7 +165,7 @@ def numbers(
     settings, verdict, corpus = run.settings, load_verdict(run), _load_corpus(run)
     metrics, traits = verdict.metrics, corpus.stream.traits
     tokens = traits.tokens
-    coloured = largest(tokens, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
+    coloured = largest(traits.counted, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
@@ -166,6 +176,7 @@ def numbers(
         settings=settings,
         manifest=manifest,
         tokens=int(tokens.sum()),
+        trained_tokens=run.receipt("token_counts").figures.get("trained_tokens"),
         space=chosen_kind(run),
         check=verdict,
         drift=load_stationarity(run),
@@ -186,7 +197,7 @@ def numbers(
         cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
         other_clusters=coloured.others,
         categories=[
-            _along(corpus, field, names, largest(tokens, codes, len(names), KEPT), "other values")
+            _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
             for field, (codes, names) in corpus.categories.items()
         ],
         worst=[
@@ -268,7 +279,8 @@ def _last_written(run: Run, receipt: Receipt) -> str:
 class _Corpus:
     """What is trained on, and its orders. names: of the clusters, as people see them. orders: see `read_in_order`.
     epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every numeric trait, the length
-    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code."""
+    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code.
+    tokens_of: the tokens of runs that shares are of."""
 
     run: Run
     names: Sequence[str]
@@ -278,6 +290,7 @@ class _Corpus:
     orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
     edges: Mapping[str, np.ndarray]
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+    tokens_of: RunCounter
 
 
 def _load_corpus(run: Run) -> _Corpus:
@@ -286,11 +299,11 @@ def _load_corpus(run: Run) -> _Corpus:
     edges = {
         trait: inner
         for trait, inner in load_edges(run).items()
-        if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
+        if trait in built_in(settings) or is_number(load_fields(run, trait).column(trait).type)
     }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
-        if field is None or field in BUILT_IN or field in edges:
+        if field is None or field in built_in(settings) or field in edges:
             continue
         if field in traits.codes:
             categories[field] = traits.codes[field], traits.names[field]
@@ -298,13 +311,15 @@ def _load_corpus(run: Run) -> _Corpus:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
             categories[field] = stream.of_items(coded.codes), coded.names
     orders = read_in_order(run, traits)
-    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories)
+    tokens_of = run_counter(run, stream.view)
+    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories, tokens_of)
 
 
 def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
     """Where each value of a trait lies in each order. others: the name for all values but the largest."""
-    total, sequence = int(corpus.stream.traits.tokens.sum()), corpus.run.settings.sequence
-    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
+    total = int(corpus.stream.traits.counted.sum())
+    window = batch_tokens(corpus.run, corpus.packed, corpus.tokens_of(corpus.packed))
+    columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
     tokens = shown.tokens.tolist()
     if shown.others:
@@ -313,7 +328,7 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
     mixes = {
         name: cluster_mix(
             np.arange(len(runs.length)),
-            runs.length,
+            corpus.tokens_of(runs),
             shown.codes[runs.document],
             max(1, shown.count),
             columns,
@@ -326,17 +341,25 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
 def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     packed, traits = corpus.packed, corpus.stream.traits
-    total = int(packed.length.sum())
+    counted = corpus.tokens_of(packed)
+    total = int(counted.sum())
     epoch, start = divmod(batch["worst_start"], total)
     # The batch may run on into the next epoch.
     runs = np.concatenate(
         [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
     )
-    runs, inside = window_contents(runs, packed.length, start, batch["window_tokens"])
+    window = batch["window_tokens"]
+    if corpus.run.settings.whole_windows:
+        sizes = np.diff(np.concatenate([[0], np.cumsum(counted)])[packed.indptr])
+        order = np.concatenate(corpus.epochs[epoch : epoch + 2])
+        bounds = np.concatenate([[0], np.cumsum(sizes[order])])
+        first = int(np.searchsorted(bounds, start))
+        window = int(bounds[min(first + corpus.run.settings.sequence.batch, len(order))] - start)
+    runs, inside = window_contents(runs, counted, start, window)
     documents, tokens = _by_document(packed.document[runs], inside)
     codes, values = traits.codes[trait], traits.sizes()[trait]
     shares = np.bincount(codes[documents], tokens, values) / tokens.sum()
-    whole = np.bincount(codes, traits.tokens, values) / traits.tokens.sum()
+    whole = np.bincount(codes, traits.counted, values) / traits.counted.sum()
     value = int(np.abs(shares - whole).argmax())
     over = shares[value] > whole[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
@@ -356,7 +379,10 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     if not len(packed):
         return []
     counts, _ = sequence_counts(
-        packed, {"cluster": traits.codes["cluster"]}, {"cluster": traits.sizes()["cluster"]}
+        packed,
+        {"cluster": traits.codes["cluster"]},
+        {"cluster": traits.sizes()["cluster"]},
+        corpus.tokens_of(packed),
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
@@ -388,25 +414,44 @@ def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray,
     return unique[order], np.bincount(inverse, tokens)[order].astype(np.int64)
 
 
-def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, str]]:
+def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, Example]]:
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
     tokens: of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
     view, traits = corpus.stream.view, corpus.stream.traits
-    texts = beginnings(corpus.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
+    rows = view.document_row[documents[chosen]]
+    texts = _examples(corpus.run, rows)
+    mask = load_loss_mask(corpus.run)
+    trained = [None] * len(rows) if mask is None else mask.tokens(rows).tolist()
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
     ids = own_ids(corpus.run, corpus.stream.record(documents[chosen]))
-    for document, own_id, inside, text in zip(
-        documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
+    for document, own_id, inside, text, answer in zip(
+        documents[chosen], ids, tokens[chosen].tolist(), texts, trained, strict=True
     ):
         whole = int(traits.tokens[document])
         part = count(inside, "token") if inside == whole else f"{number(inside)} of {count(whole, 'token')}"
+        if answer is not None:
+            part += f", {number(answer)} trained on"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
         cluster = corpus.names[traits.codes["cluster"][document]]
         shown.append((" · ".join([*known, part, cluster, *source]), text))
     return shown
+
+
+def _examples(run: Run, rows: np.ndarray) -> list[Example]:
+    """The beginnings of the texts of document rows. Where not all is trained on: of what the model reads, part by
+    part."""
+    if not run.settings.masked:
+        return beginnings(run.store, run.view, rows, READ).to_pylist()
+    from dagster_divorder.models.chat_tokens import as_read
+
+    read = [
+        as_read(document, template_of(run), run.settings.chats.train_on)
+        for document in contents(run.store, run.view.documents, rows).to_pylist()
+    ]
+    return [marked_parts(conversation.text, conversation.spans) for conversation in read]
 
 
 def _named(corpus: _Corpus, trait: str, value: int) -> str:
@@ -484,6 +529,7 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
         "output": output,
         "evidence": {stage: receipt.version for stage, receipt in evidence.items()},
         "missing": missing,
+        **reading(run),
     }
 
 

@@ -13,6 +13,8 @@ from dagster_divorder.core.spans import Spans
 from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +30,10 @@ class LossMask:
         return self.within(rows, 0, self.begins[rows + 1] - self.begins[rows])
 
     def within(self, rows: np.ndarray, start: np.ndarray | int, length: np.ndarray) -> np.ndarray:
-        """Trained tokens among [start, start + length) of document rows, int64 (n,)."""
-        return self.trained.within(self.begins[rows] + start, length)
+        """Trained tokens among [start, start + length) of document rows, int64 (n,). An end-of-text token behind the
+        last one is none."""
+        first, end = self.begins[rows] + start, self.begins[rows + 1]
+        return self.trained.within(first, np.minimum(length, end - first))
 
 
 def has_loss_mask(settings: Settings) -> bool:
@@ -41,11 +45,30 @@ def load_loss_mask(run: Run) -> LossMask | None:
     """The mask of all document rows of the view; None where every token is trained on."""
     if not has_loss_mask(run.settings):
         return None
-    files, fragments = run.files("token_counts"), run.view.documents
+    return mask_of(run.files("token_counts"), run.view.documents, run.settings.chats.train_on)
+
+
+def answer_tokens(run: Run) -> np.ndarray:
+    """Tokens of the answers of each record, int64 (N,): those that are trained on, and with `chats.train_on = "all"`
+    those of every answer. Only for `settings.masked`."""
+    train_on = run.settings.chats.train_on
+    train_on = "assistant" if train_on == "all" else train_on
+    mask = mask_of(run.files("token_counts"), run.view.documents, train_on)
+    return mask.tokens(run.view.document_row)
+
+
+def trained_tokens(run: Run) -> np.ndarray:
+    """Tokens of each record that are trained on, int64 (N,)."""
+    mask, rows = load_loss_mask(run), run.view.document_row
+    return run.column("token_counts", "lengths")[rows] if mask is None else mask.tokens(rows)
+
+
+def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
+    """The mask of the document rows of fragments by `chats.train_on`, other than "all". files: of token_counts."""
     lengths, counts = files.columns(fragments, "lengths", "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
     begins = np.concatenate([[0], np.cumsum(lengths)])
-    wanted = SELECTED[run.settings.chats.train_on]
+    wanted = SELECTED[train_on]
     chosen = np.flatnonzero((kind & wanted == wanted) & (first < last))
     shift = begins[np.arange(len(counts)).repeat(counts)[chosen]]
     return LossMask(begins, Spans(first[chosen] + shift, last[chosen] + shift))

@@ -1,0 +1,25 @@
+"""none: a sequence holds one piece, as trainers read records that they do not pack.
+
+Pieces longer than L are cut into sequences of L tokens. The sequences have the order of the pieces.
+Guarantee: no sequence holds tokens of two pieces.
+Cost: O(P + S) time and memory.
+Known weakness: the padding of short pieces.
+"""
+
+import numpy as np
+
+from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem, cut
+
+
+def pack(problem: PackingProblem) -> PackedSequences:
+    length = problem.sequence_length
+    runs = cut(problem.pieces, length)
+    first = np.concatenate([[0], np.cumsum(-(-problem.pieces.length // length))])
+    return PackedSequences(
+        document=runs.document,
+        start=runs.start,
+        length=runs.length,
+        indptr=np.arange(len(runs) + 1),
+        sequence_length=length,
+        parts=first[problem.bounds[1:-1]],
+    )
