@@ -97,8 +97,8 @@ def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
         parts = (_question(record), *CONTEXTS, _answer(record))
         names = tuple(name for name in parts if name)
     elif form == "pairs":
-        asked = ("prompt", "messages", "conversations", _question(record) or "")
-        names = (*dict.fromkeys(asked), *CONTEXTS, "chosen", "rejected")
+        asked = ("prompt", "messages", "conversations", _question(record))
+        names = (next((name for name in asked if name and record.get(name)), "input"), "chosen", "rejected")
     elif form == "prompt_completion":
         names = ("prompt", "completion")
     else:
