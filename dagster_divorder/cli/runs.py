@@ -401,6 +401,8 @@ def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
     """The corpus, and the settings of its order."""
+    from dagster_divorder.stages.order.pieces import left_out_lines
+
     cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
     if "trained_tokens" in corpus:
         tokens += f", {corpus['trained_tokens']:,} trained on"
@@ -409,6 +411,7 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figure
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
         *epoch_lines(figures.get("repeats")),
+        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
         *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
