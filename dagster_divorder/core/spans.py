@@ -51,3 +51,19 @@ class Spans:
             np.maximum(self.first[span], first[run]) - first[run],
             np.minimum(self.last[span], end[run]) - first[run],
         )
+
+    def marked(self, first: Ints, length: Ints) -> NDArray[np.bool_]:
+        """Whether each position of runs [first, first + length), int64 (n,) each, lies in a span: bool (positions of
+        all runs,), run after run."""
+        run, begin, end = self.cut(first, length)
+        at = (np.cumsum(length) - length)[run]
+        steps = np.zeros(int(length.sum()) + 1, np.int8)
+        # Spans may touch: one begins where another ends.
+        steps[at + begin] += 1
+        steps[at + end] -= 1
+        return np.cumsum(steps[:-1], dtype=np.int8).view(bool)
+
+    def shifted(self, first: int, end: int) -> Spans:
+        """The spans that begin in [first, end), counted from `first`."""
+        low, high = np.searchsorted(self.first, [first, end])
+        return Spans(self.first[low:high] - first, self.last[low:high] - first)

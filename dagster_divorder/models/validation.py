@@ -3,25 +3,29 @@
 Letters: n documents, W windows, B windows of a batch, L tokens of the longest.
 Guarantee: every token of a document is predicted once, from the tokens before it in its window. A document begins after
 the special token that the tokenizer puts before a text; if there is none, its first token is not predicted and does not
-count. A window repeats the last token of the previous window. No code of a model runs.
+count. A window repeats the last token of the previous window. No code of a model runs. Of conversations the tokens that
+are trained on count alone; their text has its special tokens already.
 Cost: the forward pass; memory of the logits, batch_tokens x vocabulary.
 Source: TokenShard (On Shuffling Tokens), which tracks the validation loss of each source.
 Known weakness: the first tokens of a later window see less of their document than a longer context would show.
+Conversations are as the chat template of `model.base` writes them, whatever template the model has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
+from dagster_divorder.models.chat_tokens import encode_trained
 from dagster_divorder.models.checkpoint import check_vocabulary, locate
 from dagster_divorder.models.deep import explaining, read_checkpoint
 from dagster_divorder.models.spec import (
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
 
 HELDOUT = "heldout.parquet"
 COLUMNS = ["source", "text"]
+TRAINED = "trained"
+"""The column of what is trained on, in a file of conversations: characters {first, last} of each span."""
+SPANS = pa.list_(pa.struct({"first": pa.int64(), "last": pa.int64()}))
+Trained = list[list[tuple[int, int]]] | None
+"""Of each text the characters [first, last) that are trained on; None where all are."""
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
 """Documents that are read at a time, and whose windows are sorted by length."""
@@ -55,13 +64,14 @@ def loss_by_source(
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """A row for each source and two rows for all: `source`, `documents`, `tokens` (predicted ones), `bytes` of UTF-8,
-    `loss` in nats a token, `bits_per_byte`.
+    `loss` in nats a token, `bits_per_byte`. Of conversations, tokens and bytes that are trained on count alone.
 
     The last row, `all`, weighs sources by their tokens. The row before it is the mean over sources: the loss of the
     same model with equal shares. `attrs["composition"]` says how far the aggregate moves with the shares alone.
 
     model: a causal model of transformers, or the directory or Hugging Face id of one. heldout: a Parquet file with the
-    columns `source` and `text`, or the folder of an output that has one. tokenizer: directory of a tokenizer.json, by
+    columns `source` and `text`, or the folder of an output that has one; of conversations with `trained`, too, the
+    characters {first, last} that are trained on. tokenizer: directory of a tokenizer.json, by
     default the model's own. context: most tokens of a window, by default the model's context. batch_tokens: most tokens
     of a batch, padding included, and of a window. device: by default the model's own, or the best that torch finds.
     progress: counts documents, by default silently.
@@ -88,9 +98,9 @@ def loss_by_source(
             with _open(file) as parquet:
                 documents = parquet.metadata.num_rows
                 with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-                    for sources, texts in _documents(parquet):
-                        tokens, losses = reader.read(texts)
-                        sizes = [len(text.encode()) for text in texts]
+                    for sources, texts, trained in _documents(parquet):
+                        tokens, losses = reader.read(texts, trained)
+                        sizes = _sizes(texts, trained)
                         for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
                             sums.setdefault(source, np.zeros(4))
                             sums[source] += [1, *numbers]
@@ -138,7 +148,6 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
 
 
 def _open(file: Path) -> ParquetFile:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
@@ -153,11 +162,29 @@ def _open(file: Path) -> ParquetFile:
     return parquet
 
 
-def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str]]]:
-    """(sources, texts) of DOCUMENTS documents at a time."""
-    for batch in parquet.iter_batches(DOCUMENTS, columns=COLUMNS):
+def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str], Trained]]:
+    """(sources, texts, what of them is trained on) of DOCUMENTS documents at a time."""
+    # Files of the user's own may have a column of this name.
+    masked = TRAINED in (names := parquet.schema_arrow.names) and (
+        parquet.schema_arrow.types[names.index(TRAINED)].equals(SPANS)
+    )
+    for batch in parquet.iter_batches(DOCUMENTS, columns=[*COLUMNS, *([TRAINED] if masked else [])]):
         sources, texts = (batch[name].to_pylist() for name in COLUMNS)
-        yield [source or "" for source in sources], [text or "" for text in texts]
+        trained = None
+        if masked:
+            spans = batch[TRAINED].to_pylist()
+            trained = [[(span["first"], span["last"]) for span in of_text or []] for of_text in spans]
+        yield [source or "" for source in sources], [text or "" for text in texts], trained
+
+
+def _sizes(texts: Sequence[str], trained: Trained) -> list[int]:
+    """Bytes of UTF-8 that count, of each text."""
+    if trained is None:
+        return [len(text.encode()) for text in texts]
+    return [
+        sum(len(text[first:last].encode()) for first, last in spans)
+        for text, spans in zip(texts, trained, strict=True)
+    ]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
@@ -190,19 +217,24 @@ class _Reader:
                 f"{tokenizer} holds no tokenizer.json; give the directory of the model's as tokenizer"
             )
         self.module, self.window, self.batch_tokens = module, window, batch_tokens
-        self.encoder = load_encoder(tokenizer)
+        self.tokenizer, self.encoder = tokenizer, load_encoder(tokenizer)
         self.before = special_tokens_around(tokenizer)[0][-1:]
         check_vocabulary(tokenizer, len(module.get_input_embeddings().weight), self.encoder.vocab_size)
 
-    def read(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def read(self, texts: list[str], trained: Trained) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(predicted tokens of each text, int64 (n,); the sum of their losses in nats, float64 (n,))."""
-        ids, lengths = self.encoder.encode(texts)
-        starts = np.cumsum(lengths) - lengths
-        tokens = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(
-            np.int64
-        )
-        lengths = lengths + len(self.before)
+        if trained is None:
+            ids, lengths = self.encoder.encode(texts)
+            starts = np.cumsum(lengths) - lengths
+            ids = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts))
+            lengths = lengths + len(self.before)
+            counts = np.ones(len(ids), bool)
+        else:
+            ids, lengths, counts = encode_trained(texts, trained, self.tokenizer)
+        tokens = ids.astype(np.int64)
         begins = np.cumsum(lengths) - lengths
+        # Nothing stands before the first token of a text.
+        counts[begins[lengths > 0]] = False
         # A window has the tokens that it predicts; one more stands before them.
         windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
         order = np.argsort(-windows.length, kind="stable")
@@ -212,20 +244,23 @@ class _Reader:
         while at < len(order):
             end = batch_end(sizes, at, self.batch_tokens)
             losses[order[at:end]] = self._losses(
-                [tokens[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
+                [
+                    (tokens[first[w] :][:size], counts[first[w] :][:size])
+                    for w, size in zip(order[at:end], sizes[at:end], strict=True)
+                ]
             )
             at = end
-        return np.maximum(lengths - 1, 0), np.bincount(windows.document, losses, len(texts)).astype(
-            np.float64
-        )
+        predicted = np.bincount(np.arange(len(texts)).repeat(lengths), counts, len(texts)).astype(np.int64)
+        return predicted, np.bincount(windows.document, losses, len(texts)).astype(np.float64)
 
-    def _losses(self, rows: list[NDArray[np.int64]]) -> NDArray[np.float64]:
-        """The sum of the losses of each window's tokens but the first, float64 (B,)."""
+    def _losses(self, rows: list[tuple[NDArray[np.int64], NDArray[np.bool_]]]) -> NDArray[np.float64]:
+        """The sum of the losses of each window's tokens but the first, float64 (B,). rows: of each window its tokens,
+        and which of them count."""
         import torch
 
         # No token of a causal model sees the padding behind it.
-        padded = np.zeros((len(rows), len(rows[0])), np.int64)
-        for row, ids in zip(padded, rows, strict=True):
+        padded = np.zeros((len(rows), len(rows[0][0])), np.int64)
+        for row, (ids, _) in zip(padded, rows, strict=True):
             row[: len(ids)] = ids
         tokens = torch.from_numpy(padded).to(self.module.device)
         logits = self.module(input_ids=tokens, use_cache=False).logits
@@ -233,8 +268,8 @@ class _Reader:
             torch.nn.functional.cross_entropy(
                 logits[at, : len(ids) - 1].float(), tokens[at, 1 : len(ids)], reduction="none"
             )
-            .double()
+            .double()[torch.from_numpy(counts[1:]).to(tokens.device)]
             .sum()
-            for at, ids in enumerate(rows)
+            for at, (ids, counts) in enumerate(rows)
         ]
         return torch.stack(sums).cpu().numpy()

@@ -17,18 +17,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import parquet, raw
 from dagster_divorder.readers.files import Files
 from dagster_divorder.store.manifests import (
-    EXPORT_VERSION,
+    MASKED_VERSION,
     REPLACED_BY,
+    TRAINED,
     export_manifest_file,
     file_at,
     read_whole,
 )
 
-READABLE = range(1, EXPORT_VERSION + 1)
+READABLE = range(1, MASKED_VERSION + 1)
 """Versions of exports that this module reads."""
 
 
@@ -55,11 +57,12 @@ class Source(Protocol):
 @dataclass(eq=False)
 class Block:
     """n rows. ids: (n, L) in the dtype of the files; never change them. padded: whether any row of the export is
-    padded. Documents are read when they are used."""
+    padded. Documents and the loss mask are read when they are used."""
 
     ids: np.ndarray
     padded: bool
     _read: Callable[[], tuple[np.ndarray, np.ndarray]]
+    _read_trained: Callable[[], np.ndarray] | None = None
 
     @cached_property
     def documents(self) -> tuple[np.ndarray, np.ndarray]:
@@ -75,19 +78,37 @@ class Block:
         tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)
         return np.arange(self.ids.shape[1]) < tokens[:, None]
 
+    @cached_property
+    def trained(self) -> np.ndarray | None:
+        """bool (n, L): True for a token that is trained on, False for others and padding; None for an export without a
+        loss mask."""
+        return self._read_trained() if self._read_trained else None
+
+    @property
+    def counted(self) -> np.ndarray | None:
+        """bool (n, L): True for a token that counts in the loss; None where all of the block do."""
+        return self.filled if self.trained is None else self.trained
+
 
 class Export:
     """An open export; `len` is T. Make it with `open_export`. Another process that it is sent to opens it anew, and
     refuses another plan.
 
     manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
-    of a global batch of the plan. padded: whether any row is shorter than L.
+    of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of places of the files,
+    counted as row x L + place in the row, that are trained on; None where every token is.
     """
 
     def __init__(
-        self, path: Path, manifest: dict[str, Any], source: Source, epochs: np.ndarray | None
+        self,
+        path: Path,
+        manifest: dict[str, Any],
+        source: Source,
+        epochs: np.ndarray | None,
+        trained: Spans | None = None,
     ) -> None:
         self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
+        self.trained = trained
         self.plan: str = manifest["plan"]
         self.length: int = manifest["sequence_length"]
         self.batch: int = manifest["batch"]
@@ -116,7 +137,13 @@ class Export:
             lengths, counts = zip(*(self._source.documents(first, end) for first, end in parts), strict=True)
             return np.concatenate(lengths), np.concatenate(counts)
 
-        return Block(ids[0] if len(ids) == 1 else np.concatenate(ids), self.padded, documents)
+        def trained() -> np.ndarray:
+            assert self.trained
+            first, end = np.array(parts).T * self.length
+            return self.trained.marked(first, end - first).reshape(-1, self.length)
+
+        whole = ids[0] if len(ids) == 1 else np.concatenate(ids)
+        return Block(whole, self.padded, documents, trained if self.trained else None)
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches of the files, (first, end) each."""
@@ -193,7 +220,8 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
     files = Files(path, manifest)
     files.check_sizes()
     source, epochs = SOURCES[name](files, manifest)
-    return Export(path, manifest, source, epochs)
+    trained = Spans(*files.array(TRAINED)) if "loss_mask" in manifest else None
+    return Export(path, manifest, source, epochs, trained)
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:

@@ -21,30 +21,36 @@ IGNORED = -100
 def plain(block: Block, native: bool) -> dict[str, Any]:
     """{"input_ids", "labels"} (n, L), as transformers' models take them: the model shifts the labels.
 
-    For an export with padding, its labels are IGNORED and "attention_mask", int64, is 1 for tokens; else the labels are
-    the same tensor as the ids. With `native` there are no labels, since labels are int64.
+    Labels of padding, and of tokens that are not trained on, are IGNORED; for an export without either the labels are
+    the same tensor as the ids. For one with padding "attention_mask", int64, is 1 for tokens. With `native` there are
+    no labels, since labels are int64; an export with a loss mask has "loss_mask", bool (n, L), instead.
     """
     ids = _ids(block.ids, native)
     batch = {"input_ids": ids} if native else {"input_ids": ids, "labels": ids}
     if block.padded:
-        filled = torch.from_numpy(block.filled)
-        batch["attention_mask"] = filled.to(torch.int64)
-        if not native:
-            batch["labels"] = ids.masked_fill(~filled, IGNORED)
+        batch["attention_mask"] = torch.from_numpy(block.filled).to(torch.int64)
+    if not native and block.counted is not None:
+        batch["labels"] = torch.from_numpy(np.where(block.counted, ids, IGNORED))
+    if native and block.trained is not None:
+        batch["loss_mask"] = torch.from_numpy(block.trained)
     return batch
 
 
 def flattened(block: Block, native: bool) -> dict[str, Any]:
     """The names of transformers' and TRL's flattened (padding-free) batches: (1, T), documents laid end to end.
 
-    input_ids, labels int64 with the first of each document IGNORED, position_ids int64 from 0 in each document,
-    seq_idx int32, the document's number; cu_seq_lens_q and _k int32 (Q + 1,), max_length_q and _k int.
+    input_ids; labels int64, the first of each document and those that are not trained on IGNORED; position_ids int64
+    from 0 in each document; seq_idx int32, the document's number; cu_seq_lens_q and _k int32 (Q + 1,), max_length_q
+    and _k int.
     """
     lengths, _ = block.documents
     kept = block.ids.reshape(-1) if block.filled is None else block.ids[block.filled]
     begins = np.concatenate([[0], np.cumsum(lengths)])
     labels = kept.astype(np.int64)
     labels[begins[:-1]] = IGNORED
+    if block.trained is not None:
+        trained = block.trained.reshape(-1) if block.filled is None else block.trained[block.filled]
+        labels[~trained] = IGNORED
     ends = torch.from_numpy(begins.astype(np.int32))
     longest = int(lengths.max())
     return {
@@ -61,7 +67,7 @@ def flattened(block: Block, native: bool) -> dict[str, Any]:
 
 def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """The form of torchtitan's data loaders: ({"input", "positions"}, labels), each (n, L - 1). Labels are the next
-    ids, IGNORED for padding; positions, int64, begin at 0 in each document."""
+    ids, IGNORED for padding and what is not trained on; positions, int64, begin at 0 in each document."""
     positions = _positions(_filled_up(block)).reshape(block.ids.shape)
     batch = {
         "input": _ids(block.ids[:, :-1], native),
@@ -73,9 +79,9 @@ def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], tor
 def megatron(block: Block, native: bool) -> dict[str, torch.Tensor]:
     """The form of Megatron's datasets of packed sequences: tokens, labels, loss_mask float32, position_ids, all (n, L).
 
-    Labels are the next tokens; a row's last has none, and loss_mask is 0 there and before padding. cu_seqlens: int32
-    (n, L + 1), where the documents of each row begin, and L in all places after the last; max_seqlen: int32 (n,).
-    Padding counts as part of the last document of its row.
+    Labels are the next tokens; a row's last has none, and loss_mask is 0 there, before padding and before a token that
+    is not trained on. cu_seqlens: int32 (n, L + 1), where the documents of each row begin, and L in all places after
+    the last; max_seqlen: int32 (n,). Padding counts as part of the last document of its row.
     """
     (rows, length), lengths, counts = block.ids.shape, _filled_up(block), block.documents[1]
     begins = np.cumsum(lengths) - lengths
@@ -106,10 +112,10 @@ def _ids(ids: np.ndarray, native: bool) -> torch.Tensor:
 
 
 def _next(block: Block) -> torch.Tensor:
-    """The ids after the first of each row, int64 (n, L - 1); IGNORED for padding."""
+    """The ids after the first of each row, int64 (n, L - 1); IGNORED for padding and what is not trained on."""
     labels = block.ids[:, 1:].astype(np.int64, order="C")
-    if block.filled is not None:
-        labels[~block.filled[:, 1:]] = IGNORED
+    if block.counted is not None:
+        labels[~block.counted[:, 1:]] = IGNORED
     return torch.from_numpy(labels)
 
 

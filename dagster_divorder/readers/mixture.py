@@ -64,6 +64,7 @@ class Mixture:
         self.plan = hashlib.sha256(orjson.dumps(["mixture", plans])).hexdigest()[:32]
         self.length, self.batch = first.length, first.batch
         self.padded = any(export.padded for export in self._exports)
+        self.masked = any(export.trained for export in self._exports)
         self.dtype = np.result_type(*(export.dtype for export in self._exports))
         self._sequences = sequences
 
@@ -97,7 +98,14 @@ class Mixture:
             at, count = np.concatenate([at for at, _ in blocks]), np.concatenate(counts)
             return np.concatenate(lengths)[np.argsort(at.repeat(count), kind="stable")], count[np.argsort(at)]
 
-        return Block(ids, self.padded, documents)
+        def trained() -> np.ndarray:
+            mask = np.ones(ids.shape, bool)
+            for at, block in blocks:
+                if block.counted is not None:
+                    mask[at] = block.counted
+            return mask
+
+        return Block(ids, self.padded, documents, trained if self.masked else None)
 
     def read(self, samples: int) -> dict[str, float]:
         """How often each pool is read within the first `samples` rows of the stream; all of its epochs count as

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from dagster_divorder.chats.forms import Form
+from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -85,8 +86,9 @@ class Input(_Section):
     a field with exactly that name comes first."""
     format: Literal["auto", "text", Form] = "auto"
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
-    alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text where the
-    first record has text_field or that is set, else the first of these that it is."""
+    alpaca: a conversation, rendered by the model's chat template; messages_json, conversations_json: its turns as a
+    JSON string. pairs: chosen and rejected. auto: text if text_field is set, else what the first record is that has
+    that field or one of these forms."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
     """Jinja that makes a text of the fields of a record of any other form, in place of text_field. What stands between
     {% generation %} and {% endgeneration %} is trained on, all if nothing does."""
@@ -109,6 +111,13 @@ class Input(_Section):
                 f"source is {self.source!r}, and source_field {self.source_field!r}; remove one of them"
             )
         return self
+
+    @field_validator("template")
+    @classmethod
+    def _is_jinja(cls, template: str | None) -> str | None:
+        if template is not None:
+            compiled(template)
+        return template
 
     @model_validator(mode="after")
     def _template_stands_alone(self) -> Self:
@@ -638,6 +647,9 @@ class Sequence(_Section):
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
 """Names of the export formats, as `write.exports.FORMATS` has them."""
 
+Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]
+"""Names of further columns of the format parquet, as `write.exports.parquet.COLUMNS` has them."""
+
 
 class Exports(_Section):
     """The training sequences, tokens and all, for trainers (docs/exports.md)."""
@@ -657,13 +669,17 @@ class Exports(_Section):
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
     """Processes that read for such a rank."""
+    columns: tuple[Column, ...] | None = Field(None, examples=[["labels", "position_ids"]])
+    """Columns of `parquet` beside the ids and the lengths of documents, a value a token. labels: the id, or -100 where
+    the token is not trained on; assistant_masks, completion_mask: 1 where it is, else 0; position_ids: from 0 in each
+    document; attention_mask: 1. Unset: labels where not every token is trained on, else none."""
 
-    @field_validator("formats")
+    @field_validator("formats", "columns")
     @classmethod
-    def _each_once(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
-        if repeated := [name for name in formats if formats.count(name) > 1]:
-            raise ValueError(f"{repeated[0]!r} is named twice; name each format once")
-        return formats
+    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if repeated := [name for name in names or () if (names or ()).count(name) > 1]:
+            raise ValueError(f"{repeated[0]!r} is named twice; name each once")
+        return names
 
 
 class Comparison(_Section):

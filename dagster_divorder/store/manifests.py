@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 EXPORT_VERSION = 3
 """Version of the files of every export. In version 1 names had no tag, and entries of files no `head`; up to version 2
 the manifest and the tokenizer lay among the files of rows."""
+MASKED_VERSION = 4
+"""Version of exports of which not every token is trained on; readers of up to EXPORT_VERSION know no mask."""
 NEIGHBOUR = "_/"
 """Prefix of names of files in the neighbour of a folder."""
 EXPORT_MANIFEST = f"{NEIGHBOUR}manifest.json"
 OLD_EXPORT_MANIFEST = "manifest.json"
+TRAINED = "trained.npy"
+"""How the name ends of a neighbour's file of the trained stretches of an export: int64 (2, K), the places, counted as
+row x L + place in the row, at which each begins and ends."""
 REPLACED_BY = "replaced_by"
 """Entry of a manifest whose files are being replaced: the key of the new output."""
 HEAD_BYTES = 4096

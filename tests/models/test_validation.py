@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dagster_divorder import loss_by_source
 from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.validation import ALL, EQUAL
+from dagster_divorder.models.validation import ALL, EQUAL, SPANS
 from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, save_model, save_tokenizer
 
 Folders = Callable[[str], Path]
@@ -105,6 +105,58 @@ def test_losses_are_those_of_one_document_at_a_time(
         f"{rows[ALL]['loss']:.3f} nats a token here, {rows[EQUAL]['loss']:.3f} with"
         in found.attrs["composition"]
     )
+
+
+def test_of_conversations_only_what_is_trained_on_counts(checkpoint: Folders, tmp_path: Path) -> None:
+    directory = checkpoint("llama")
+    rows = [
+        ("a", f"<|user|>{asked}{EOS}", f"{said}{EOS}")
+        for asked, said in zip(TEXTS[::2], TEXTS[1::2], strict=True)
+    ]
+    rows.append(("b", "nothing is trained on", ""))
+    spans = [[{"first": len(asked), "last": len(asked + said)}] if said else [] for _, asked, said in rows]
+    table = {
+        "source": [source for source, _, _ in rows],
+        "text": [asked + said for _, asked, said in rows],
+        "trained": pa.array(spans, SPANS),
+    }
+    pq.write_table(pa.table(table), tmp_path / "heldout.parquet")
+    found = loss_by_source(directory, tmp_path, context=CONTEXT, device="cpu").set_index("source")
+
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    tokenizer, loss, tokens = Tokenizer.from_file(str(directory / "tokenizer.json")), 0.0, 0
+    for _, asked, said in rows[:-1]:
+        # A control token ends the question, so that no token holds parts of both.
+        ids = torch.tensor([[*tokenizer.encode(asked, add_special_tokens=False).ids]])
+        answer = tokenizer.encode(said, add_special_tokens=False).ids
+        assert answer[-1] == tokenizer.token_to_id(EOS)
+        ids = torch.cat([ids, torch.tensor([answer])], 1)
+        first = ids.shape[1] - len(answer)
+        begin = 0
+        while begin < ids.shape[1] - 1:
+            window = ids[:, begin : begin + CONTEXT]
+            labels = window.clone()
+            labels[:, : max(first - begin, 0)] = -100
+            with torch.no_grad():
+                scores = model(input_ids=window).logits[0, :-1]
+            loss += float(torch.nn.functional.cross_entropy(scores, labels[0, 1:], reduction="sum"))
+            begin += CONTEXT - 1
+        tokens += len(answer)
+    assert found.loc["a", "tokens"] == found.loc[ALL, "tokens"] == tokens
+    assert found.loc["a", "bytes"] == sum(len(said.encode()) for _, _, said in rows)
+    assert found.loc["a", "loss"] == pytest.approx(loss / tokens, rel=1e-5)
+    assert found.loc["b", "tokens"] == 0 and np.isnan(found.loc["b", "loss"])
+
+
+def test_a_column_of_that_name_with_something_else_is_none_of_spans(
+    checkpoint: Folders, heldout: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(heldout / "heldout.parquet")
+    pq.write_table(table.append_column("trained", pa.array([True] * len(table))), tmp_path / "own.parquet")
+    found, expected = (
+        loss_by_source(checkpoint("gpt2"), file, device="cpu") for file in (tmp_path / "own.parquet", heldout)
+    )
+    assert found.equals(expected)
 
 
 def test_a_model_in_memory_is_left_as_it_was(checkpoint: Folders, heldout: Path) -> None:

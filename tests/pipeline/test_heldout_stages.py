@@ -17,11 +17,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer
 
 from dagster_divorder import run_all
+from dagster_divorder.chats.document import MARK
 from dagster_divorder.core.text.near_duplicates import THRESHOLD
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.bootstrap import END
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
@@ -35,6 +38,9 @@ from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldo
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
+from dagster_divorder.store.ids import hex_ids
 from tests.conftest import topic_records, write_jsonl
 from tests.twins.minhash import shingle_texts, similarity
 
@@ -551,3 +557,79 @@ def test_a_validation_set_that_was_deleted_is_refused_or_drawn_anew(
     with contextlib.suppress(InputError):
         run_all(settings, Silent())
         assert pq.read_table(settings.output.path / "heldout.parquet").num_rows
+
+
+def chat_records(per_topic: int = 12) -> list[dict[str, Any]]:
+    """Conversations of two questions and answers, on four topics."""
+    texts = [record["text"] for record in topic_records(per_topic)]
+    return [
+        {
+            "messages": [
+                {"role": role, "content": f"{text} {turn}"}
+                for turn, role in enumerate(("user", "assistant", "user", "assistant"))
+            ],
+            "source": text.split()[0],
+        }
+        for text in texts
+    ]
+
+
+def test_conversations_are_held_out_as_the_model_reads_them(tmp_path: Path, make_settings: Make) -> None:
+    records = chat_records()
+    write_jsonl(tmp_path / "docs.jsonl", [*records, *({**record, "source": "copies"} for record in records)])
+    settings = make_settings(input={"format": "messages"}, heldout={"documents": SHARE})
+    run = ran(settings, "curated_output")
+    table = pq.read_table(settings.output.path / "heldout.parquet")
+    tokenizer = Tokenizer.from_file(str(load_base_model(run).directory / "tokenizer.json"))
+    held, mask = load_heldout(run), load_loss_mask(run)
+    assert mask
+    rows = np.flatnonzero(held.documents)
+    trained_tokens = dict(zip(hex_ids(held.ids[held.to[rows]]), mask.tokens(rows).tolist(), strict=True))
+    assert sorted(table["id"].to_pylist()) == sorted(trained_tokens)
+    for row in table.to_pylist():
+        record = orjson.loads(row["record"])
+        answers = [row["text"][span["first"] : span["last"]] for span in row["trained"]]
+        assert answers == [message["content"] + END for message in record["messages"][1::2]]
+        encoded = tokenizer.encode(row["text"], add_special_tokens=False)
+        places = {at for span in row["trained"] for at in range(span["first"], span["last"])}
+        assert len(set(map(encoded.char_to_token, places))) == trained_tokens[row["id"]]
+    output = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    held_words, training = (
+        [" ".join(message["content"] for message in orjson.loads(line)["messages"]) for line in lines]
+        for lines in (table["record"].to_pylist(), output)
+    )
+    assert_nothing_near(set(held_words), [{"text": text} for text in training])
+
+    # Another template writes them otherwise, and fewer answers are trained on.
+    (tmp_path / "chat.jinja").write_text(
+        "{% for message in messages %}{{ message.role }}: {{ message.content + eos_token }}{% endfor %}"
+    )
+    other = make_settings(
+        input={"format": "messages"},
+        heldout={"documents": SHARE},
+        chats={"template": tmp_path / "chat.jinja", "train_on": "last"},
+    )
+    ran(other, "curated_output")
+    rewritten = pq.read_table(settings.output.path / "heldout.parquet")
+    assert rewritten["record"] == table["record"]
+    for row in rewritten.to_pylist():
+        (span,), last = row["trained"], orjson.loads(row["record"])["messages"][-1]["content"]
+        assert row["text"].endswith(f"assistant: {last}{END}")
+        assert row["text"][span["first"] : span["last"]] == last + END
+
+
+def test_held_out_files_of_conversations_leave_out_what_is_near_their_words(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    records = chat_records()
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    held = [{**records[3], "tools": [{"type": "function", "function": {"name": "f"}}]}]
+    write_jsonl(tmp_path / "valid.jsonl", held)
+    settings = make_settings(
+        input={"format": "messages"}, heldout={"documents": str(tmp_path / "valid.jsonl")}
+    )
+    run = ran(settings, "curated_output")
+    (row,) = heldout_table(run, load_heldout(run)).to_pylist()
+    assert orjson.loads(row["record"]) == held[0] and MARK not in row["text"]
+    (removed,) = map(orjson.loads, (settings.output.path / "heldout_removed.jsonl").read_bytes().splitlines())
+    assert (removed["record"], removed["copy"], removed["similarity"]) == (3, "near", 1.0)

@@ -13,7 +13,12 @@ import numpy as np
 import orjson
 
 from dagster_divorder.readers.export import SOURCES
-from dagster_divorder.store.manifests import EXPORT_VERSION, export_manifest_file, manifest_check
+from dagster_divorder.store.manifests import (
+    EXPORT_VERSION,
+    MASKED_VERSION,
+    export_manifest_file,
+    manifest_check,
+)
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
@@ -32,6 +37,7 @@ def write_export(
     shard_bytes: int = 1 << 20,
     batch: int = 1,
     tag: str = TAG,
+    columns: tuple[str, ...] = (),
     **manifest: Any,
 ) -> Stream:
     """Export a corpus (tests/write/exports/made.py) into a folder in a format; all rows in the order of the plan."""
@@ -45,10 +51,11 @@ def write_export(
         rows = type(rows)(rows.plan, rows.sequence[place], np.arange(len(place))[None], rows.stored)
     path.mkdir(exist_ok=True)
     folder = Folder(path)
-    about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, columns=columns))  # type: ignore[arg-type]
     whole = {
         "format": name,
-        "format_version": EXPORT_VERSION,
+        "format_version": MASKED_VERSION if rows.trained else EXPORT_VERSION,
+        **({"loss_mask": {}} if rows.trained else {}),
         "key": tag * 4,
         "prefix": f"train-{tag}",
         "plan": "0123",

@@ -125,8 +125,8 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest | {"format": "mds"})
     with pytest.raises(InputError, match=r"of the format mds, .* this reader reads parquet, olmo, megatron"):
         open_export(tmp_path)
-    write_manifest(tmp_path, manifest | {"format_version": 4})
-    with pytest.raises(InputError, match="is of version 4 of the exports; this reader reads 1 to 3"):
+    write_manifest(tmp_path, manifest | {"format_version": 5})
+    with pytest.raises(InputError, match="is of version 5 of the exports; this reader reads 1 to 4"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -16,6 +18,14 @@ def template_of(run: Run) -> ChatTemplate | None:
         run.memo["chat_template"] = _template_of(run.settings)
     template: ChatTemplate | None = run.memo["chat_template"]
     return template
+
+
+def reading(run: Run) -> dict[str, Any]:
+    """The part of a key that says how a model reads documents, and what of them is trained on; empty where all are
+    plain texts."""
+    template = template_of(run)
+    fingerprint = template.fingerprint if template else None
+    return {"reading": [fingerprint, run.settings.chats.train_on]} if run.settings.masked else {}
 
 
 def _template_of(settings: Settings) -> ChatTemplate | None:

@@ -16,17 +16,19 @@ import orjson
 import pyarrow as pa
 import xxhash
 
+from dagster_divorder.chats.document import all_words
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.mix.heldout import as_record, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.ids import hex_ids, places, to_bytes
 from dagster_divorder.store.sample import contents, document_ids
 from dagster_divorder.store.stages import StageFiles
@@ -83,7 +85,9 @@ def load_heldout(run: Run) -> Heldout:
 
 def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     """The documents to validate on, by source and id: `source` (the value of `mixing.trait`), `id` (hex), `text`, and
-    its first `record`: a line, or a row as a struct."""
+    its first `record`: a line, or a row as a struct. Where an input holds conversations, the text is what the model
+    reads, of a pair with the chosen answer, and `trained` are its characters that are trained on: {first, last} of
+    each span, `last` behind its end."""
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
@@ -99,7 +103,24 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
                 "record": as_record(contents(run.store, view.records, view.record_row[first])),
             }
         )
-    return table.sort_by([("source", "ascending"), ("id", "ascending")])
+    table = table.sort_by([("source", "ascending"), ("id", "ascending")])
+    return _as_read(run, table) if run.settings.masked else table
+
+
+def _as_read(run: Run, table: pa.Table) -> pa.Table:
+    """The table with the texts that the model reads, and what of them is trained on."""
+    from dagster_divorder.models.chat_tokens import as_read
+    from dagster_divorder.models.validation import SPANS, TRAINED
+
+    read = [
+        as_read(document, template_of(run), run.settings.chats.train_on)
+        for document in table["text"].to_pylist()
+    ]
+    place = table.schema.get_field_index("text")
+    spans = [[{"first": first, "last": last} for first, last in conversation.spans] for conversation in read]
+    return table.set_column(
+        place, "text", pa.array([conversation.text for conversation in read], pa.large_string())
+    ).add_column(place + 1, TRAINED, pa.array(spans, SPANS))
 
 
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
@@ -147,7 +168,7 @@ def find_copies(
     signed = signatures.read(fragment)["signature"]
     near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
     if len(rows := index.candidates(signed)):
-        texts = read_content(store, fragment.file).take(row_array(rows)).combine_chunks()
+        texts = read_words(store, fragment.file).take(row_array(rows)).combine_chunks()
         near[rows], similarity[rows] = index.nearest(texts, signed[rows])
     return {"near": near, "similarity": similarity}
 
@@ -156,10 +177,10 @@ def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]
     from dagster_divorder.core.text.near_duplicates import Index
 
     if run.settings.heldout.paths:
-        texts = heldout_files(run).column("text").chunks
+        texts = all_words(heldout_files(run).column("text")).chunks
     else:
         rows = places(heldout_ids(run), document_ids(run.store, run.view))
-        texts = [contents(run.store, run.view.documents, rows)]
+        texts = [contents(run.store, run.view.documents, rows, all_words)]
     return partial(find_copies, run.store, run.files("minhash").listed(), Index.of(texts))
 
 

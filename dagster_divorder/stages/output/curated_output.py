@@ -37,6 +37,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
@@ -443,6 +444,7 @@ def _curated_output_inputs(run: Run) -> dict[str, Any]:
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
         # Ids are shown only by the rejects and by the lists of what is not trained on.
         **({"id_field": field} if field and (facts["rejected_records"] or settings.repeats) else {}),
+        **(reading(run) if settings.holds_out else {}),
     }
 
 

@@ -44,19 +44,29 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
-from dagster_divorder.store.manifests import EXPORT_MANIFEST, EXPORT_VERSION, NEIGHBOUR, file_at
+from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
+from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
+    EXPORT_VERSION,
+    MASKED_VERSION,
+    NEIGHBOUR,
+    TRAINED,
+    file_at,
+)
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
 from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
-from dagster_divorder.write.curated import OutputFolder, refuse_strangers, scratch_beside, tidy
+from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
+from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.write.exports.text import TEXT
 
@@ -99,6 +109,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
         raise _no_end_of_text(directory)
+    mask = load_loss_mask(run)
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
@@ -114,6 +125,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         scratch=scratch,
         engine=lambda: run.engine,
         progress=run.progress,
+        trained=mask and mask.trained,
     )
 
 
@@ -135,6 +147,13 @@ def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, to
     if layout:
         sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
+
+
+def _columns(settings: Settings) -> tuple[str, ...]:
+    """Further columns of `parquet`."""
+    if settings.exports.columns is None:
+        return ("labels",) if has_loss_mask(settings) else ()
+    return settings.exports.columns
 
 
 def _layout(settings: Settings, format: Format) -> dict[str, int]:
@@ -159,6 +178,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         tag=_tag(run, format),
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
+        columns=_columns(run.settings),
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -192,12 +212,15 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
 
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
-    settings, tokens = run.settings, rows.stored
+    settings, tokens, mask = run.settings, rows.stored, {}
+    if rows.trained:
+        trained = int((rows.trained.last - rows.trained.first).sum())
+        mask = {"loss_mask": {"train_on": settings.chats.train_on, "trained_tokens": trained}}
     return {
         "key": _key(run, format),
         "prefix": f"train-{_tag(run, format)}",
         "format": format.name,
-        "format_version": EXPORT_VERSION,
+        "format_version": MASKED_VERSION if mask else EXPORT_VERSION,
         "divorder_version": __version__,
         "plan": plan_fingerprint(run),
         "sequences": len(rows.plan),
@@ -206,6 +229,7 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         "rows": len(rows),
         "rows_left_out": left_out,
         "tokens": int(rows.tokens.sum()),
+        **mask,
         "padded_rows": int((rows.tokens < rows.length).sum()),
         "sequence_length": rows.length,
         "batch": settings.sequence.batch,
@@ -226,8 +250,11 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
 
 
 def planned_shape(run: Run, trainer: Trainer) -> Shape:
-    """The shape of the export that a trainer would read under these settings."""
-    settings, format = run.settings, FORMATS[trainer.formats[0]]
+    """The shape of the export that a trainer would read under these settings, or of the curated output."""
+    settings = run.settings
+    if trainer.forms:
+        return records_shape(run, settings.output.path)
+    format = FORMATS[trainer.formats[0]]
     shape = Shape(
         path=str(_folder(run, format.name)),
         prefix=f"train-{_tag(run, format)}",
@@ -245,13 +272,36 @@ def planned_shape(run: Run, trainer: Trainer) -> Shape:
     return shape
 
 
+def records_shape(run: Run, folder: Place) -> Shape:
+    """The shape of the curated output in a folder: a row is a record."""
+    written = (read_manifest(folder) or {}).get("files", {})
+    names = [name for name in written if RECORDS.fullmatch(name)]
+    kind = run.view.kind if run.settings.output.format == "auto" else run.settings.output.format
+    return Shape(
+        path=str(folder / (names[0] if len(names) == 1 else f"curated*.{kind}")),
+        prefix="",
+        sequences=len(load_order(run)),
+        epochs=1,
+        sequence_length=0,
+        batch=run.settings.sequence.batch,
+        files=(),
+        layout={},
+    )
+
+
 def plan_fingerprint(run: Run) -> str:
     """A hash of the tokens that a trainer reads, in order: of corpus, tokenizer, packing and order."""
     return content_hash(
         versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
         named_end_of_text(run),
+        *_trained_on(run.settings),
     )
+
+
+def _trained_on(settings: Settings) -> tuple[str, ...]:
+    """The part of a key that the loss mask has; exports without one keep their keys."""
+    return (settings.chats.train_on,) if has_loss_mask(settings) else ()
 
 
 def named_end_of_text(run: Run) -> bool | list[str | int]:
@@ -283,6 +333,7 @@ def _key(run: Run, format: Format) -> str:
         settings.input.id_field if format is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
+        *([_columns(settings)] if format is PARQUET and _columns(settings) else []),
     )
 
 
@@ -322,12 +373,36 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """Raise where a foreign file would be overwritten, or the tokenizer lacks special tokens."""
+    """Raise where a format cannot hold the loss mask, a foreign file would be overwritten, or the tokenizer lacks
+    special tokens."""
+    _refuse_unmasked(run.settings)
     for name in run.settings.exports.formats:
-        beside = "|".join(re.escape(NEIGHBOUR + file) for file in ("manifest.json", *TOKENIZER_FILES))
-        written = re.compile(f"{FORMATS[name].names}|{beside}")
+        beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
+        written = re.compile(rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*{re.escape(TRAINED)})")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     check_special_tokens(run.settings)
+
+
+def _refuse_unmasked(settings: Settings) -> None:
+    """
+    Raises:
+        InputError: a format cannot hold the loss mask, or the two answers of pairs.
+    """
+    formats = [FORMATS[name] for name in settings.exports.formats]
+    if "pairs" in settings.forms and any(format is not TEXT for format in formats):
+        refused = ", ".join(repr(format.name) for format in formats if format is not TEXT)
+        raise InputError(
+            f"exports.formats names {refused}, and a sequence of tokens holds no pair of answers; leave it out: "
+            "trainers of preferences read the curated output, or the format 'text', and tokenise it themselves"
+        )
+    if not has_loss_mask(settings):
+        return
+    if refused := ", ".join(repr(format.name) for format in formats if not format.masks):
+        able = ", ".join(format.name for format in FORMATS.values() if format.masks)
+        raise InputError(
+            f"exports.formats names {refused}, which cannot say that chats.train_on = {settings.chats.train_on!r} "
+            f'leaves tokens untrained; take a format that can: {able}, or set chats.train_on = "all"'
+        )
 
 
 def check_special_tokens(settings: Settings) -> None:
@@ -366,6 +441,8 @@ def _exports_settings(settings: Settings) -> dict[str, Any]:
         "layouts": {name: _layout(settings, FORMATS[name]) for name in formats},
         # Megatron's is one file.
         "shard_bytes": settings.exports.shard_bytes if formats != (MEGATRON.name,) else None,
+        **({"trained_on": trained_on} if (trained_on := _trained_on(settings)) else {}),
+        **({"columns": columns} if PARQUET.name in formats and (columns := _columns(settings)) else {}),
     }
 
 

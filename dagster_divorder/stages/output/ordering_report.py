@@ -47,6 +47,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
+from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
@@ -68,12 +69,13 @@ from dagster_divorder.stages.order.bin_edges import is_number, load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics import ari_comparison, k_calibration
 from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_kind
-from dagster_divorder.store.sample import beginnings
+from dagster_divorder.store.sample import beginnings, contents
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.numbers import (
@@ -81,10 +83,12 @@ from dagster_divorder.view.report.numbers import (
     Agreement,
     Card,
     Evidence,
+    Example,
     MapPoints,
     Numbers,
     StageRun,
     TraitAlong,
+    marked_parts,
 )
 from dagster_divorder.view.words import READ, clip, count, number, output_label, percent
 from dagster_divorder.write.curated import write_beside
@@ -172,6 +176,7 @@ def numbers(
         settings=settings,
         manifest=manifest,
         tokens=int(tokens.sum()),
+        trained_tokens=run.receipt("token_counts").figures.get("trained_tokens"),
         space=chosen_kind(run),
         check=verdict,
         drift=load_stationarity(run),
@@ -409,25 +414,44 @@ def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray,
     return unique[order], np.bincount(inverse, tokens)[order].astype(np.int64)
 
 
-def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, str]]:
+def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, Example]]:
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
     tokens: of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
     view, traits = corpus.stream.view, corpus.stream.traits
-    texts = beginnings(corpus.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
+    rows = view.document_row[documents[chosen]]
+    texts = _examples(corpus.run, rows)
+    mask = load_loss_mask(corpus.run)
+    trained = [None] * len(rows) if mask is None else mask.tokens(rows).tolist()
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
     ids = own_ids(corpus.run, corpus.stream.record(documents[chosen]))
-    for document, own_id, inside, text in zip(
-        documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
+    for document, own_id, inside, text, answer in zip(
+        documents[chosen], ids, tokens[chosen].tolist(), texts, trained, strict=True
     ):
         whole = int(traits.tokens[document])
         part = count(inside, "token") if inside == whole else f"{number(inside)} of {count(whole, 'token')}"
+        if answer is not None:
+            part += f", {number(answer)} trained on"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
         cluster = corpus.names[traits.codes["cluster"][document]]
         shown.append((" · ".join([*known, part, cluster, *source]), text))
     return shown
+
+
+def _examples(run: Run, rows: np.ndarray) -> list[Example]:
+    """The beginnings of the texts of document rows. Where not all is trained on: of what the model reads, part by
+    part."""
+    if not run.settings.masked:
+        return beginnings(run.store, run.view, rows, READ).to_pylist()
+    from dagster_divorder.models.chat_tokens import as_read
+
+    read = [
+        as_read(document, template_of(run), run.settings.chats.train_on)
+        for document in contents(run.store, run.view.documents, rows).to_pylist()
+    ]
+    return [marked_parts(conversation.text, conversation.spans) for conversation in read]
 
 
 def _named(corpus: _Corpus, trait: str, value: int) -> str:
@@ -505,6 +529,7 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
         "output": output,
         "evidence": {stage: receipt.version for stage, receipt in evidence.items()},
         "missing": missing,
+        **reading(run),
     }
 
 

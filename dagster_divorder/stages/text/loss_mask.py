@@ -12,7 +12,9 @@ import numpy as np
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,18 +36,24 @@ class LossMask:
         return self.trained.within(first, np.minimum(length, end - first))
 
 
+def has_loss_mask(settings: Settings) -> bool:
+    """Whether some tokens are not trained on."""
+    return settings.masked and settings.chats.train_on != "all"
+
+
 def load_loss_mask(run: Run) -> LossMask | None:
     """The mask of all document rows of the view; None where every token is trained on."""
-    if not run.settings.masked or run.settings.chats.train_on == "all":
+    if not has_loss_mask(run.settings):
         return None
-    return _mask(run, run.files("token_counts"), run.settings.chats.train_on)
+    return mask_of(run.files("token_counts"), run.view.documents, run.settings.chats.train_on)
 
 
 def answer_tokens(run: Run) -> np.ndarray:
     """Tokens of the answers of each record, int64 (N,): those that are trained on, and with `chats.train_on = "all"`
     those of every answer. Only for `settings.masked`."""
     train_on = run.settings.chats.train_on
-    mask = _mask(run, run.files("token_counts"), "assistant" if train_on == "all" else train_on)
+    train_on = "assistant" if train_on == "all" else train_on
+    mask = mask_of(run.files("token_counts"), run.view.documents, train_on)
     return mask.tokens(run.view.document_row)
 
 
@@ -55,8 +63,8 @@ def trained_tokens(run: Run) -> np.ndarray:
     return run.column("token_counts", "lengths")[rows] if mask is None else mask.tokens(rows)
 
 
-def _mask(run: Run, files: StageFiles, train_on: str) -> LossMask:
-    fragments = run.view.documents
+def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
+    """The mask of the document rows of fragments by `chats.train_on`, other than "all". files: of token_counts."""
     lengths, counts = files.columns(fragments, "lengths", "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
     begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -30,13 +30,28 @@ class TraitAlong:
     mixes: Mapping[str, NDArray[np.float32]]
 
 
+Example = str | Sequence[tuple[str, bool]]
+"""A text as in the corpus, of which the page shows the beginning, escaped; or parts of one, each with whether it is
+trained on."""
+PARTS = 6
+"""Parts of a text that are shown."""
+
+
+def marked_parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
+    """The first PARTS parts of a text whose characters in `spans`, rising, are trained on."""
+    parts, at = [], 0
+    for first, last in spans[:PARTS]:
+        parts += [(text[at:first], False), (text[first:last], True)]
+        at = last
+    return [(part, trained) for part, trained in [*parts, (text[at:], False)] if part.strip()][:PARTS]
+
+
 class Card(NamedTuple):
-    """A window or a cell of a comparison. documents: (facts, text as in the corpus) of examples; the page shows the
-    beginning of a text, escaped."""
+    """A window or a cell of a comparison. documents: (facts, text) of examples."""
 
     title: str
     lead: str
-    documents: Sequence[tuple[str, str]]
+    documents: Sequence[tuple[str, Example]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,19 +101,20 @@ class StageRun(NamedTuple):
 class Numbers:
     """All content of the report. Orders have the names of `diversity_metrics`.
 
-    manifest: of the output. tokens: of all its records. space: the kind of clustered vectors. warnings: parts of the
-    targets that cannot be had. distinct: of the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the
-    documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers, int (n,), and documents.
-    other_clusters: clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one
-    document. Evidence, if it was made: strategies; calibration, its table and notes; agreement; map; trained, the
-    summary of training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of
-    near_duplicates; proxies, figures and table of gradient_proxy; others. chosen: tables of the selection, by name.
-    missing: stage -> (content of its section, why there is none).
+    manifest: of the output. tokens: of all its records. trained_tokens: of these, None where no input holds
+    conversations. space: the kind of clustered vectors. warnings: parts of the targets that cannot be had. distinct: of
+    the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5).
+    clusters: the largest, with their numbers, int (n,), and documents. other_clusters: clusters that share the last
+    value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence, if it was made: strategies;
+    calibration, its table and notes; agreement; map; trained, the summary of training_evidence; diversity, tables of
+    set_diversity by name; copies, figures and tables of near_duplicates; proxies, figures and table of gradient_proxy;
+    others. chosen: tables of the selection, by name. missing: stage -> (content of its section, why there is none).
     """
 
     settings: Settings
     manifest: Mapping[str, Any]
     tokens: int
+    trained_tokens: int | None
     space: str
     check: Verdict
     drift: Stationarity

@@ -63,11 +63,12 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
     ]
     manifest, sequence = data.manifest, data.manifest["sequence"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
+    trained_on = "" if data.trained_tokens is None else f", {data.trained_tokens:,} trained on"
     corpus = words.corpus_name(manifest["input"]["files"])
     html = page(
         title=f"How the {manifest['counts']['records']:,} documents of {corpus} were ordered",
         output_label=words.output_label(manifest),
-        facts=f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · "
+        facts=f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens{trained_on} · "
         f"{manifest['k']:,} clusters · {manifest['packing']['sequences']:,} sequences of {sequence['length']:,} tokens "
         f"· batches of {sequence['batch']:,} sequences",
         head=check.head(data.check),
@@ -449,22 +450,26 @@ def drift(data: Numbers) -> Section:
     return Section("drift", "What drifts", data.drift.claim(), [tenths, table(caption, rows)])
 
 
+PIECES = "; packing.piece_tokens cuts long documents into pieces, at the price of long context"
+
+
 def worst(data: Numbers) -> Section:
     """The worst windows, with their documents."""
     sequences, moving = data.manifest["packing"]["sequences"], list(data.settings.order.targets)
     alone = (
         f"{number(data.alone)} of {number(sequences)} sequences hold tokens of one document only, which no order of "
-        "whole documents can mix; packing.piece_tokens cuts long documents into pieces, at the price of long context"
+        f"whole documents can mix{'' if data.settings.packing.method == 'none' else PIECES}"
         if data.alone
         else "Every sequence holds more than one document"
     )
+    marked = ["In bold is what is trained on"] if data.trained_tokens is not None else []
     but = f"; {listed(moving)}, whose mix is to move, has no worst batch here" if moving else ""
     return Section(
         "worst",
         "The worst windows",
         f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}. First "
         "batches, one for each trait, then the sequences that differ most, each with another document.",
-        [part("cards", data.worst), part("notes", [alone])],
+        [part("cards", data.worst), part("notes", [alone, *marked])],
     )
 
 

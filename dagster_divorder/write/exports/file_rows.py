@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import StoreError
 from dagster_divorder.readers.files import padded_rows
 from dagster_divorder.store.stages import StageFiles
@@ -24,11 +25,13 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class IdBlock:
-    """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,)."""
+    """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,).
+    trained: bool (n, L), whether a token is trained on; None where every token is."""
 
     first: int
     ids: np.ndarray
     tokens: np.ndarray
+    trained: np.ndarray | None = None
 
     def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
         """The ids (n, length); shorter rows are filled up."""
@@ -37,6 +40,15 @@ class IdBlock:
     def filled(self, length: int) -> np.ndarray:
         """bool (n, length): True for a token, False for padding."""
         return np.arange(length) < self.tokens[:, None]
+
+
+def trained_rows(trained: Spans | None, first: int, end: int, length: int) -> np.ndarray | None:
+    """Whether each place of rows [first, end) is trained on, bool (end - first, L); None where every token is.
+    trained: spans of places, counted as row x L + place in the row."""
+    if trained is None:
+        return None
+    begin, size = np.array([[first * length], [(end - first) * length]])
+    return trained.marked(begin, size).reshape(-1, length)
 
 
 def block_rows(length: int, dtype: np.dtype) -> int:
@@ -50,7 +62,8 @@ class FileRows:
 
     length: L. indptr: where the runs of each row begin, int64 (n + 1,). tokens: of each row, without padding, int64
     (n,). record, start, run_tokens: of each run the position of its record among the accepted ones, its first token in
-    the record, and its number of tokens, int64 (q,). dtype: of the ids. padding: see `Tokens`.
+    the record, and its number of tokens, int64 (q,). dtype: of the ids. padding: see `Tokens`. trained: see
+    `Rows`, of these rows.
     """
 
     length: int
@@ -61,6 +74,7 @@ class FileRows:
     run_tokens: np.ndarray
     dtype: np.dtype
     padding: int
+    trained: Spans | None = None
 
     def __len__(self) -> int:
         """n."""
@@ -76,7 +90,9 @@ class FileRows:
                 if tokens.any()
                 else np.empty(0, self.dtype)
             )
-            yield IdBlock(first, ids, tokens)
+            yield IdBlock(
+                first, ids, tokens, trained_rows(self.trained, first, first + len(tokens), self.length)
+            )
 
 
 WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]

@@ -18,11 +18,12 @@ from dagster_divorder.write.exports.rows import Rows
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How the files of an export are written. tag: 8 hex digits of its key, in their names. shard_bytes: about the
-    size of a file. batch: sequences of a global batch."""
+    size of a file. batch: sequences of a global batch. columns: further columns of a format of tables."""
 
     tag: str
     shard_bytes: int
     batch: int = 1
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +35,7 @@ class Format:
     epochs: later epochs are rows of their own (`copies`), or an `index` over the rows of the first, in `Rows.epochs`.
     contiguous_ranks: trainers that read the format give each rank a contiguous part of it, and `exports.world_size`
         lays out the rows by `trainers.rows_for_contiguous_ranks`.
+    masks: its files say which tokens are trained on.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Format:
     """A regular expression of the names of its files."""
     epochs: Literal["copies", "index"] = "copies"
     contiguous_ranks: bool = False
+    masks: bool = False
     check: Callable[[Rows], object] = lambda rows: None
     """Raises InputError for rows that the format cannot hold; called before any file is written."""
 

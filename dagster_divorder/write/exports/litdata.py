@@ -1,8 +1,9 @@
 """litdata: Lightning's chunks, read by `litdata.StreamingDataset`.
 
 A sample is {"input_ids": uint16 tensor (L,)} (int32 where an id does not fit: litdata knows no uint32), with
-"attention_mask", uint8 (L,), where any row is padded. The chunks are byte for byte litdata's
-writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key as a number.
+"attention_mask", uint8 (L,), where any row is padded, and "loss_mask", uint8 (L,), where not every token is trained on.
+The chunks are byte for byte litdata's writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key
+as a number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.rows import Rows
-from dagster_divorder.write.exports.samples import MASK, stage_samples
+from dagster_divorder.write.exports.samples import mask_columns, stage_samples
 
 CODES = {"uint8": 11, "int32": 16, "uint16": 20}
 """litdata's numbers of torch's types."""
@@ -25,8 +26,7 @@ CODES = {"uint8": 11, "int32": 16, "uint16": 20}
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
-    columns = {"input_ids": dtype}
-    columns |= {MASK: np.dtype("u1")} if rows.padded else {}
+    columns = {"input_ids": dtype, **mask_columns(rows)}
     sizes = [column.itemsize * rows.length for column in columns.values()]
     lead = np.array(sizes, "<u4").tobytes()
     # The number of the writer's rank, in litdata's own names.
@@ -69,4 +69,5 @@ LITDATA = Format(
     write=_write,
     names=r"chunk-.*\.bin|index\.json",
     contiguous_ranks=True,
+    masks=True,
 )

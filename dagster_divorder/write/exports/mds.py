@@ -1,8 +1,8 @@
 """mds: MosaicML's shards, read by `streaming.StreamingDataset` and llm-foundry.
 
-Columns of a fixed size: `tokens`, `ndarray:uint16:L` (`uint32` where an id does not fit), and where any row is padded
-`attention_mask`, `ndarray:uint8:L`. The files are byte for byte `streaming.MDSWriter`'s;
-their names, `shard.TAG.00000.mds`, carry 8 hex digits of the export's key.
+Columns of a fixed size: `tokens`, `ndarray:uint16:L` (`uint32` where an id does not fit); where any row is padded
+`attention_mask`, and where not every token is trained on `loss_mask`, `ndarray:uint8:L` both. The files are byte for
+byte `streaming.MDSWriter`'s; their names, `shard.TAG.00000.mds`, carry 8 hex digits of the export's key.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import numpy as np
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.rows import Rows
-from dagster_divorder.write.exports.samples import MASK, stage_samples
+from dagster_divorder.write.exports.samples import mask_columns, stage_samples
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     # By name, as a reader sorts them.
-    columns = {MASK: np.dtype("u1")} if rows.padded else {}
-    columns |= {"tokens": dtype}
+    columns = {**mask_columns(rows), "tokens": dtype}
     config = {
         "column_encodings": [f"ndarray:{column.name}:{rows.length}" for column in columns.values()],
         "column_names": list(columns),
@@ -55,4 +54,5 @@ MDS = Format(
     name="mds",
     write=_write,
     names=r"shard\..*\.mds|index\.json",
+    masks=True,
 )

@@ -4,8 +4,8 @@
                                       of the name
     train-TAG-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
                                       token in the record, which is named by its position among the accepted ones
-    train-TAG-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
-                                      (`label_mask_paths`)
+    train-TAG-00000-of-00003.mask     only where any row is padded or there is a loss mask: a byte an id, 1 for a token
+                                      that is trained on, 0 for others and padding (`label_mask_paths`)
     global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of epoch e of the loader
     train.TAG.doc_lengths.npy, train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py,
                                       and int32, the tokens of each run
@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows
+from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows, trained_rows
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, write_rows
+from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, stage_trained, write_rows
 from dagster_divorder.write.exports.rows import Rows
 
 LINES = 1 << 16
@@ -42,7 +42,10 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     files = row_files(rows, options, dtype, ".npy")
     write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    written: dict[str, WriteRows] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    written: dict[str, WriteRows] = {
+        ".csv.gz": _documents,
+        **({".mask": _mask} if rows.padded or rows.trained else {}),
+    }
     beside = {
         name.removesuffix(".npy") + suffix: (span, write_beside)
         for name, span in files.items()
@@ -53,6 +56,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
     stage_index(rows, folder, options)
+    stage_trained(rows, folder, options)
     stage_array(folder, options, "doc_lengths", rows.run_tokens.astype(np.int32))
     return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
 
@@ -99,10 +103,13 @@ def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) 
 
 
 def _mask(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
-    """A byte an id: 1 for a token, 0 for padding."""
+    """A byte an id: 1 for a token that is trained on, 0 for others and padding."""
     step = max(1, BLOCK_BYTES // file_rows.length)
     for begin in range(0, len(file_rows), step):
-        file.write((np.arange(file_rows.length) < file_rows.tokens[begin : begin + step, None]).data)
+        tokens = file_rows.tokens[begin : begin + step]
+        trained = trained_rows(file_rows.trained, begin, begin + len(tokens), file_rows.length)
+        mask = np.arange(file_rows.length) < tokens[:, None] if trained is None else trained
+        file.write(mask.data)
 
 
 OLMO = Format(
@@ -110,4 +117,5 @@ OLMO = Format(
     write=_write,
     names=r"train.*|global_indices_.*\.npy",
     epochs="index",
+    masks=True,
 )

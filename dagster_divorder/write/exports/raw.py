@@ -10,6 +10,7 @@ from typing import IO
 
 import numpy as np
 
+from dagster_divorder.store.manifests import NEIGHBOUR, TRAINED
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
@@ -43,6 +44,13 @@ def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
     stage_array(folder, options, "doc_rows", rows.indptr)
     if len(rows.epochs) > 1:
         stage_array(folder, options, "epochs", rows.epochs)
+
+
+def stage_trained(rows: Rows, folder: OutputFolder, options: Options) -> None:
+    """Stage `_/train.TAG.trained.npy` (store/manifests.py) where not every token is trained on."""
+    if rows.trained:
+        stretches = np.stack([rows.trained.first, rows.trained.last])
+        folder.stage(f"{NEIGHBOUR}train.{options.tag}.{TRAINED}", lambda file: np.save(file, stretches))
 
 
 def stage_array(folder: OutputFolder, options: Options, name: str, array: np.ndarray) -> None:

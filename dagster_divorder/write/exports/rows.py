@@ -22,6 +22,7 @@ from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.memory import MAPPED_BYTES
@@ -38,6 +39,7 @@ from dagster_divorder.write.exports.file_rows import (
     block_rows,
     mapped_ids,
     stretches,
+    trained_rows,
 )
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
@@ -54,7 +56,9 @@ class Tokens:
     of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad` tokens that the tokenizer has.
     end_of_text: the id after a document's last token, where a run is longer than the rest of the document. padding: the
     id that fills up rows. directory: of the tokenizer. names: gives the ids that users know records by, for positions
-    among the accepted ones, int64 (n,). scratch: folder for temporary files. engine: opens the engine.
+    among the accepted ones, int64 (n,). scratch: folder for temporary files. engine: opens the engine. trained: spans
+    of tokens that are trained on, among the ids of all document rows laid end to end, none in two rows; None where
+    every token is.
     """
 
     files: StageFiles
@@ -70,6 +74,7 @@ class Tokens:
     scratch: Path
     engine: Callable[[], Engine]
     progress: Progress = field(default_factory=Silent)
+    trained: Spans | None = None
 
     def record(self, items: np.ndarray) -> np.ndarray:
         """The position of each item's record among the accepted ones, int64 (n,)."""
@@ -91,6 +96,16 @@ class Tokens:
     def begins(self) -> np.ndarray:
         """The first id of each document row among all ids laid end to end, and the end, int64 (document rows + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @cached_property
+    def trained_to_end(self) -> Spans | None:
+        """`trained`, among document rows that each have an end-of-text token behind them. It is trained on where the
+        token before it is."""
+        if self.trained is None:
+            return None
+        row = np.searchsorted(self.begins, self.trained.first, side="right") - 1
+        last = self.trained.last + row
+        return Spans(self.trained.first + row, last + (self.trained.last == self.begins[row + 1]))
 
     @cached_property
     def ids(self) -> list[Callable[[], np.ndarray]]:
@@ -176,6 +191,19 @@ class Rows:
         return np.diff(np.concatenate([[0], np.cumsum(self.run_tokens)])[self.indptr])
 
     @cached_property
+    def trained(self) -> Spans | None:
+        """Spans of places, counted as row x L + place in the row, that are trained on; None where every token is."""
+        spans = self.stored.trained_to_end
+        if spans is None:
+            return None
+        document = self.stored.view.document_row[self.document]
+        run, first, last = spans.cut(self.stored.begins[document] + document + self.start, self.run_tokens)
+        before = np.cumsum(self.run_tokens) - self.run_tokens
+        row = np.arange(len(self)).repeat(np.diff(self.indptr))
+        place = (row * self.length + before - before[self.indptr[row]])[run]
+        return Spans(place + first, place + last)
+
+    @cached_property
     def padded(self) -> bool:
         """Whether any row is shorter than L."""
         return bool((self.tokens < self.length).any())
@@ -259,7 +287,12 @@ class Rows:
                 self.stored.end_of_text,
                 ids,
             )
-            yield IdBlock(begin - first, ids, self.tokens[begin:until])
+            yield IdBlock(
+                begin - first,
+                ids,
+                self.tokens[begin:until],
+                trained_rows(self.trained, begin, until, self.length),
+            )
             advance(until - begin)
 
     def _of_file(self, first: int, end: int) -> FileRows:
@@ -274,6 +307,7 @@ class Rows:
             run_tokens=self.run_tokens[runs],
             dtype=self.stored.dtype,
             padding=self.stored.padding,
+            trained=self.trained and self.trained.shifted(first * self.length, end * self.length),
         )
 
     def _permutation(self, spans: Sequence[tuple[int, int]]) -> tuple[Permutation, np.ndarray]:

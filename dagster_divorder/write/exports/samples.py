@@ -20,6 +20,15 @@ from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 
 MASK = "attention_mask"
+LOSS_MASK = "loss_mask"
+BYTE = np.dtype("u1")
+
+
+def mask_columns(rows: Rows) -> dict[str, np.dtype]:
+    """The columns of a sample beside its ids, by name: MASK where any row is padded, LOSS_MASK where not every token is
+    trained on."""
+    masks = {MASK: rows.padded, LOSS_MASK: rows.trained is not None}
+    return {name: BYTE for name, present in masks.items() if present}
 
 
 def stage_samples(
@@ -33,8 +42,9 @@ def stage_samples(
 ) -> list[tuple[int, int]]:
     """Stage the files of rows; returns the samples and bytes of each.
 
-    name: of a file, by its number. columns: of a sample, L values each: MASK is 1 for a token and 0 for padding, any
-    other holds the ids. head: bytes before the samples of a file. lead: bytes before the columns of a sample.
+    name: of a file, by its number. columns: of a sample, L values each: MASK is 1 for a token and 0 for padding,
+    LOSS_MASK 1 for a token that is trained on and 0 for others, any other holds the ids. head: bytes before the samples
+    of a file. lead: bytes before the columns of a sample.
     """
     sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
     itemsize = len(lead) + sample.itemsize
@@ -62,10 +72,11 @@ def _write(
         samples[:, : len(lead)] = np.frombuffer(lead, np.uint8)
         columns = samples[:, len(lead) :].view(sample)[:, 0]
         for column in sample.names or ():
-            dtype = columns[column].dtype
-            columns[column] = (
-                block.filled(file_rows.length)
-                if column == MASK
-                else block.padded(file_rows.length, file_rows.padding, dtype)
-            )
+            if column == MASK:
+                columns[column] = block.filled(file_rows.length)
+            elif column == LOSS_MASK:
+                columns[column] = block.trained
+            else:
+                dtype = columns[column].dtype
+                columns[column] = block.padded(file_rows.length, file_rows.padding, dtype)
         file.write(samples.data)

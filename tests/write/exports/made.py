@@ -17,6 +17,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.core.spans import Spans
+from dagster_divorder.store.manifests import file_at
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.exports.file_rows import IdBlock
 from dagster_divorder.write.exports.rows import Rows, Tokens
@@ -29,9 +31,10 @@ Runs = list[tuple[int, int, list[int]]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What `StageFiles` gives of token_counts, of documents in memory."""
+    """What `StageFiles` gives of token_counts, of documents in memory. masks: whether each token is trained on."""
 
     documents: list[np.ndarray]
+    masks: list[np.ndarray] | None = None
     folder: str = "stages/token_counts/key"
 
     def listed(self) -> Stored:
@@ -59,7 +62,8 @@ class Folder:
         file = io.BytesIO()
         write(file)
         data = file.getvalue()
-        (self.path / name).write_bytes(data)
+        file_at(self.path, name).parent.mkdir(exist_ok=True)
+        file_at(self.path, name).write_bytes(data)
         digests = {"sha256": sha256(data).hexdigest(), "head": sha256(data[:4096]).hexdigest()}
         self.entries[name] = {"bytes": len(data), **digests}
 
@@ -93,16 +97,19 @@ def rows_of(
     index: bool = True,
     vocabulary: int = 1000,
     seed: int = 0,
+    masked: bool = False,
 ) -> Rows:
-    """Rows of documents of these lengths in so many fragments. records: the document of each, by default one each."""
+    """Rows of documents of these lengths in so many fragments. records: the document of each, by default one each.
+    masked: some of their tokens are not trained on."""
     random = np.random.default_rng(seed)
     dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
     documents = [random.integers(0, vocabulary, n).astype(dtype) for n in lengths]
+    masks = [random.random(n) < random.choice([0.1, 0.5, 0.9]) for n in lengths] if masked else None
     cuts = np.linspace(0, len(documents), fragments + 1).astype(int)
     parts = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
     row = np.arange(len(documents)) if records is None else np.array(records, np.int64)
     tokens = Tokens(
-        files=Stored(documents),  # type: ignore[arg-type]
+        files=Stored(documents, masks),  # type: ignore[arg-type]
         view=View("jsonl", (), tuple(fragment for fragment in parts if fragment.rows), row, row),
         records=None,
         dtype=dtype,
@@ -114,6 +121,7 @@ def rows_of(
         names=lambda records: records.astype(str).tolist(),
         scratch=Path("/tmp"),
         engine=Sent,  # type: ignore[arg-type]
+        trained=spans_of(masks) if masks else None,
     )
     whole = np.array([lengths[document] for document in row], np.int64) + end_of_text
     pieces = Pieces(np.arange(len(row)), np.zeros(len(row), np.int64), whole)
@@ -123,6 +131,29 @@ def rows_of(
         place = np.argsort(order[0])
         return Rows(plan, order[0], place[order], tokens)
     return Rows(plan, order.reshape(-1), np.arange(order.size)[None], tokens)
+
+
+def spans_of(masks: Sequence[np.ndarray]) -> Spans:
+    """The stretches of the masks of documents that are laid end to end."""
+    # A place more behind each document, so that no stretch goes on in the next.
+    places = np.concatenate([np.append(mask, False) for mask in masks]).astype(np.int8)
+    steps = np.diff(places, prepend=0, append=0)
+    document = np.arange(len(masks)).repeat([len(mask) + 1 for mask in masks])
+    first, last = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    return Spans(first - document[first], last - document[first])
+
+
+def masks_of(rows: Rows) -> list[list[bool]]:
+    """Of every row, whether each of its tokens is trained on, found one by one."""
+    stored, masks = rows.stored, []
+    for runs in runs_of(rows):
+        mask: list[bool] = []
+        for record, start, ids in runs:
+            document: list[bool] = stored.files.masks[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            # An end-of-text token is trained on where the last token of its document is.
+            mask += [*document, bool(document) and document[-1]][start : start + len(ids)]
+        masks.append(mask)
+    return masks
 
 
 def blocks_of(rows: Rows) -> list[IdBlock]:

@@ -1,0 +1,156 @@
+"""Conversations as people, models and files see them: their words, or what the model reads, and never the form in which
+a store keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.chats.document import words
+from dagster_divorder.cli import main
+from dagster_divorder.cli.explore import QUESTIONS
+from dagster_divorder.defs.metadata import result_metadata
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.store.sample import contents
+from tests.conftest import topic_text, write_jsonl
+from tests.models.test_quality import save_classifier
+from tests.tiny_models import AFFIXES, save_model, save_tokenizer
+
+SETTINGS = """
+[input]
+paths = ["{folder}/docs.jsonl"]
+format = "messages"
+id_field = "id"
+source_field = "source"
+max_reject_share = 0.1
+[store]
+path = "{folder}/store"
+[output]
+path = "{folder}/curated"
+[advanced]
+vocab_size = 512
+token_dims = 8
+film_frames = 2
+[deep]
+model = "{folder}/model"
+dtype = "float32"
+[gradients]
+model = "bootstrap"
+dims = 32
+[embedding]
+kind = "auto"
+[clusters]
+k = [2, 4]
+[heldout]
+documents = 0.1
+[selection]
+method = "spokes"
+documents = 50
+quality = "{folder}/classifier"
+[order]
+traits = {{ cluster = 1.0, length = 1.0, source = 1.0, difficulty = 1.0 }}
+length_bins = 5
+separate_copies = "near"
+[sequence]
+length = 64
+batch = 4
+[comparison]
+documents = ["original", "balanced"]
+sequences = ["original"]
+[evidence]
+tokens = 500
+orders = ["curated"]
+seeds = 1
+epochs = 1
+batch = 4
+[engine]
+workers = 1
+"""
+RECORDS = ("curated.jsonl", "rejects.jsonl")
+"""Files of records as they were read."""
+TELLTALES = ('\x1e{"m', "\\u001e", "messages", '"trained":[')
+"""Texts of which each would be in what a store keeps of a conversation, in some way of quoting it."""
+
+
+def chat(topic: str, number: int) -> dict[str, Any]:
+    said = [topic_text(topic, number + start, 10 + (number + start) % 40) for start in (0, 500, 900)]
+    roles = ("user", "assistant", "user", "assistant")
+    turns = [
+        {"role": role, "content": text}
+        for role, text in zip(roles, [*said[:2], "Go on.", said[2]], strict=True)
+    ]
+    return {"id": f"{topic}-{number}", "source": topic, "messages": turns}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of conversations, and all that a run makes of it with everything asked for."""
+    folder = tmp_path_factory.mktemp("chats")
+    records = [chat(topic, number) for topic in ("sea", "kitchen", "rail") for number in range(24)]
+    near = [{**record, "id": f"{record['id']}-near", "source": "copies"} for record in records[::8]]
+    for record in near:
+        record["messages"] = [*record["messages"][:-1], {"role": "assistant", "content": "The end."}]
+    unanswered = {"id": "unanswered", "messages": [{"role": "user", "content": "And?"}]}
+    write_jsonl(folder / "docs.jsonl", [*records, *near, unanswered])
+    save_model(folder / "model", "llama")
+    save_tokenizer(folder / "model", *AFFIXES["llama"])
+    save_classifier(folder / "classifier", 2)
+    (folder / "divorder.toml").write_text(SETTINGS.format(folder=folder))
+    settings = load_settings(folder / "divorder.toml")
+    run_all(settings, Silent(), GRAPH.upstream(settings))
+    return folder
+
+
+def texts_in(path: Path) -> Iterator[str]:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        yield str(table.drop_columns(["record"] if "record" in table.column_names else []).to_pylist())
+    else:
+        yield path.read_bytes().decode(errors="replace")
+
+
+def assert_none_shows(text: str, where: object) -> None:
+    for telltale in TELLTALES:
+        assert telltale not in text, (where, text[max(0, text.index(telltale) - 200) :][:400])
+
+
+def test_no_file_shows_how_a_store_keeps_conversations(folder: Path) -> None:
+    files = [path for path in (folder / "curated").rglob("*") if path.is_file() and path.name not in RECORDS]
+    assert {"ordering_report.html", "heldout.parquet", "left_out.parquet"} <= {path.name for path in files}
+    # Cluster names, samples of fits, groups of near copies: all results but the documents themselves.
+    files += [path for part in ("fits", "stages") for path in (folder / "store" / part).rglob("*.*")]
+    assert any("near_duplicates" in path.parts for path in files)
+    for path in files:
+        for text in texts_in(path):
+            assert_none_shows(text, path)
+
+
+def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load_settings(folder / "divorder.toml")
+    run = open_run(settings)
+    # raw_docs shows what was rejected, as it was read.
+    for stage in set(GRAPH.upstream(settings)) - {"raw_docs"}:
+        receipt = run.receipt(stage)
+        for name, value in result_metadata(GRAPH[stage].show(run, receipt), receipt.figures).items():
+            assert_none_shows(str(value), (stage, name))
+    questions = [["explore", name] for name in QUESTIONS if name != "films"]
+    for command in (["summary", "--details"], ["prove"], *questions):
+        assert main(["--config", str(folder / "divorder.toml"), *command]) == 0
+        printed = capsys.readouterr()
+        assert_none_shows(printed.out + printed.err, command)
+
+
+def test_a_model_with_a_tokenizer_of_its_own_reads_the_words(folder: Path) -> None:
+    run = open_run(load_settings(folder / "divorder.toml"))
+    documents = contents(run.store, run.view.documents, np.arange(run.view.document_rows)).to_pylist()
+    _, lengths = load_encoder(folder / "model").encode([words(document) for document in documents])
+    assert run.column("deep_embeddings", "tokens").tolist() == lengths.tolist()

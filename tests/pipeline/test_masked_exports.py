@@ -1,0 +1,177 @@
+"""Exports of conversations: the loss mask in the files and in the reader is that of the stored documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.chat_tokens import SELECTED
+from dagster_divorder.readers.export import read_export_manifest
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import open_run
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
+from dagster_divorder.write.exports import rows as rows_module
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+TOPICS = ("bread dough oven flour", "star orbit moon planet", "sail rope wind wave")
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Conversations of one to four questions and answers."""
+    random = np.random.default_rng(0)
+    records = []
+    for number in range(count):
+        words = TOPICS[number % len(TOPICS)].split()
+        said = [
+            {"role": role, "content": " ".join(random.choice(words, random.integers(2, 30)))}
+            for _ in range(number % 4 + 1)
+            for role in ("user", "assistant")
+        ]
+        records.append({"messages": said, "number": number})
+    return records
+
+
+@pytest.fixture
+def make(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings with exports below tmp_path, of conversations and plain texts."""
+    write_jsonl(tmp_path / "chats.jsonl", chats(40))
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(3))
+
+    def made(*formats: str, texts: bool = True, **sections: Any) -> Settings:
+        exports = {"formats": formats, "path": tmp_path / "exports", **sections.pop("exports", {})}
+        inputs = [{"paths": [str(tmp_path / name)]} for name in ("chats.jsonl", "docs.jsonl")[: 1 + texts]]
+        return recognised(make_settings(exports=exports, input=inputs, **sections))
+
+    return made
+
+
+def slow_labels(settings: Settings) -> list[list[int]]:
+    """The labels of every row, epoch after epoch: of each token its id, or -100 where it is not trained on."""
+    run = open_run(settings)
+    packed, documents, wanted = load_packed(run), [], SELECTED[settings.chats.train_on]
+    for _, arrays in run.files("token_counts").each(run.view.documents):
+        tokens, spans = (
+            iter(arrays["ids"].tolist()),
+            iter(zip(*(arrays[f"span_{name}"].tolist() for name in ("first", "last", "kind")), strict=True)),
+        )
+        for length, count in zip(arrays["lengths"].tolist(), arrays["spans"].tolist(), strict=True):
+            ids = [next(tokens) for _ in range(length)]
+            trained = [False] * length
+            for first, last, kind in [next(spans) for _ in range(count)]:
+                if kind & wanted == wanted:
+                    trained[first:last] = [True] * (last - first)
+            labels = [token if is_trained else -100 for token, is_trained in zip(ids, trained, strict=True)]
+            documents.append([*labels, 0 if trained[-1] else -100])
+    rows = []
+    for sequence in load_sequence_order(run).reshape(-1).tolist():
+        row: list[int] = []
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            document = documents[run.view.document_row[packed.document[at]]]
+            row += document[packed.start[at] : packed.start[at] + packed.length[at]]
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("train_on", ["assistant", "last"])
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+@pytest.mark.parametrize("memory", [1 << 30, 1000], ids=["in memory", "through files"])
+def test_labels_are_those_of_the_documents(
+    train_on: str, method: str, memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
+    settings = make(
+        "parquet",
+        "olmo",
+        packing={"method": method, "end_of_text": True},
+        sequence={"length": 64, "batch": 4, "epochs": 2},
+        chats={"train_on": train_on},
+        exports={"shard_bytes": 5000},
+    )
+    run_all(settings, Silent())
+    folder, expected = settings.exports.path, slow_labels(settings)
+    files = sorted((folder / "parquet").glob("*.parquet"))
+    assert len(files) > 2
+    assert [row for file in files for row in pq.read_table(file)["labels"].to_pylist()] == expected
+    trained = sum(label != -100 for row in expected for label in row)
+    manifest = read_export_manifest(folder / "parquet")
+    assert manifest["loss_mask"] == {"train_on": train_on, "trained_tokens": trained}
+    assert 0 < trained < manifest["tokens"]
+    padded = [row + [-100] * (64 - len(row)) for row in expected]
+    for name in ("parquet", "olmo"):
+        batches = list(SequenceStream(folder / name, batch=1))
+        assert [row for batch in batches for row in batch["labels"].tolist()] == padded
+        assert all(
+            ((label == token) | (label == -100)).all()
+            for label, token in ((batch["labels"], batch["input_ids"]) for batch in batches)
+        )
+
+
+def test_a_mixture_trains_on_all_of_a_plain_export_and_on_the_mask_of_another(
+    make: Make, tmp_path: Path
+) -> None:
+    masked = make("parquet", texts=False)
+    run_all(masked, Silent())
+    plain = make(
+        "parquet",
+        texts=False,
+        chats={"train_on": "all"},
+        exports={"path": tmp_path / "all"},
+        store={"path": tmp_path / "store of all"},
+        output={"path": tmp_path / "curated all"},
+    )
+    run_all(plain, Silent())
+    paths = [settings.exports.path / "parquet" for settings in (masked, plain)]
+    assert "loss_mask" not in read_export_manifest(paths[1])
+    both = SequenceDataset(Mixture(dict.fromkeys(paths, 0.5), sequences=8))
+    alone = [SequenceDataset(path) for path in paths]
+    batch = both.__getitems__(range(8))
+    pools = both.export._pool[[0, 1] * 4].tolist()  # type: ignore[union-attr]
+    for row, pool in enumerate(pools):
+        assert batch["labels"][row].tolist() == alone[pool][row // 2]["labels"][0].tolist()
+    assert (alone[0][0]["labels"] == -100).sum() > (alone[1][0]["labels"] == -100).sum()
+
+
+def test_another_mask_is_another_export_and_another_plan(make: Make) -> None:
+    plans = []
+    for train_on in ("assistant", "last", "all"):
+        settings = make("parquet", texts=False, chats={"train_on": train_on})
+        run_all(settings, Silent())
+        plans.append(read_export_manifest(settings.exports.path / "parquet"))
+    assert len({manifest["plan"] for manifest in plans}) == 3
+    assert [manifest["format_version"] for manifest in plans] == [4, 4, 3]
+
+
+@pytest.mark.parametrize("name", ["megatron", "ds"])
+def test_a_format_without_a_mask_is_refused_before_anything_is_computed(name: str, make: Make) -> None:
+    settings = make("parquet", name)
+    with pytest.raises(
+        InputError, match=rf"names '{name}', which cannot say .*take a format that can: parquet, olmo"
+    ):
+        run_all(settings, Silent())
+    assert not settings.exports.path.exists()
+
+
+def test_columns_are_named_and_their_change_writes_the_export_anew(make: Make) -> None:
+    for columns, names in [
+        (None, ["labels"]),
+        ((), []),
+        (("assistant_masks", "position_ids"), ["assistant_masks", "position_ids"]),
+    ]:
+        settings = make("parquet", texts=False, exports={"columns": columns})
+        run_all(settings, Silent())
+        (file,) = (settings.exports.path / "parquet").glob("*.parquet")
+        assert pq.read_schema(file).names == ["input_ids", "seq_lengths", *names]
+        # The reader needs none of them.
+        assert (next(iter(SequenceStream(settings.exports.path / "parquet")))["labels"] == -100).any()
