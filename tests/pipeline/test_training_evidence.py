@@ -166,12 +166,12 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     orders = (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced")
     made = stage._Tokens.of(planned(settings({}, packing={"method": method})))
     rows = made.rows
-    of_plan = np.bincount(made.ids(made.plan)[np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600)
+    of_plan = np.bincount(made.ids(made.plan)[0][np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600)
     for name in orders:
         plan, epochs = made.planned(trained_order(name), 0)
         assert epochs.shape == (2, rows), name
         assert all(len(set(epoch)) == rows for epoch in epochs.tolist()), name
-        ids = made.ids(plan)[np.arange(LENGTH) < plan.tokens[:, None]]
+        ids = made.ids(plan)[0][np.arange(LENGTH) < plan.tokens[:, None]]
         found = np.bincount(ids, minlength=600)
         # All but what fills no whole sequence.
         assert (found <= of_plan).all() and of_plan.sum() - found.sum() < LENGTH, name
