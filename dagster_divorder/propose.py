@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +21,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from dagster_divorder.chats.document import Chat, Pair
+from dagster_divorder.chats.forms import Form, conversation_of_record, without_nulls
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
+from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
 from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
+from dagster_divorder.models.chat_templates import chat_template
 from dagster_divorder.settings import Input, Settings, config_file, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports, Inputs
@@ -51,11 +56,13 @@ MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to 512 tokens and 8
 sequences."""
 
+PREFERENCE_LABELS = ("label", "kto_tag")
 LABEL_CHARACTERS = 100
 """Mean below which a field with the name of a label, or with few values, holds no texts."""
 SHORT_BESIDE = 4
 """A short field with a name of texts holds no texts if another one has so many times its characters."""
 FIELDS_SHOWN, EXAMPLE_CHARACTERS, NAME_CHARACTERS = 40, 40, 60
+EXAMPLE_RENDERED = 300
 BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
@@ -183,7 +190,7 @@ def _kind(value: Any) -> str:
 @dataclass(frozen=True)
 class InputBlock:
     """An input: its paths, their files, and the fields of its sampled records. text: the text field and `why` it is; or
-    "" and, as `why`, how to name it."""
+    "" and, as `why`, how to name it. structure: what is read in place of a text field."""
 
     paths: tuple[str, ...]
     listing: Found
@@ -191,6 +198,7 @@ class InputBlock:
     fields: dict[str, Field]
     text: str
     why: str
+    structure: Structure | None = None
     own_id: str | None = None
     source: str | None = None
 
@@ -200,18 +208,25 @@ class InputBlock:
         Raises:
             InputError: there is no such field, or most records would be refused.
         """
-        block = replace(self, text=self.known(name), why=why)
-        refused, looked_at = block.refusals.refused, block.refusals.looked_at
+        return replace(self, text=self.known(name), why=why).checked(f"text_field = {name!r}")
+
+    def checked(self, reading: str) -> InputBlock:
+        """The input with an id and a source. reading: the setting by which it is read.
+
+        Raises:
+            InputError: most records would be refused.
+        """
+        refused, looked_at = self.refusals.refused, self.refusals.looked_at
         if 2 * refused > looked_at:
             raise InputError(
                 f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} that were looked at cannot be used "
-                f"with text_field = {name!r}, the first: {block.refusals.first}{block.refusals.looks}"
+                f"with {reading}, the first: {self.refusals.first}{self.refusals.looks}"
             )
-        rest = {name: field for name, field in self.fields.items() if name != block.text}
+        rest = {name: field for name, field in self.fields.items() if name not in self.read}
         own_id = _named(ID_NAMES, (name for name, field in rest.items() if field.is_id(self.records)))
         rest.pop(own_id or "", None)
         plain = (name for name, field in rest.items() if field.is_plain and field.has_few(MAX_SOURCES))
-        return replace(block, own_id=own_id, source=_named(SOURCE_NAMES, plain))
+        return replace(self, own_id=own_id, source=_named(SOURCE_NAMES, plain))
 
     def known(self, name: str) -> str:
         """The name, if a field has it.
@@ -230,12 +245,54 @@ class InputBlock:
     def refusals(self) -> Refusals:
         """The sampled records that the pipeline would refuse."""
         files = _sampled(self.listing)
-        shape = Shape(text_field=self.text)
+        shape = Shape(text_field=self.text, form=self.form)
         return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
 
     @property
     def size(self) -> int:
         return sum(int(identity(path)[0]) for path in self.listing.files)
+
+    @property
+    def form(self) -> str:
+        """As `Input.form`."""
+        return (self.structure.form if self.structure else None) or "text"
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The fields of the text or of the conversation."""
+        return self.structure.fields if self.structure else (self.text,)
+
+    @property
+    def said(self) -> str:
+        """What is read, in words."""
+        return self.structure.name if self.structure else repr(self.text)
+
+    @cached_property
+    def label(self) -> str | None:
+        """The field that says whether an answer is wanted, in data of preferences without pairs."""
+        if self.form in ("text", "pairs"):
+            return None
+        held = (name for name in PREFERENCE_LABELS if name in self.fields)
+        return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
+
+    @property
+    def prefers(self) -> bool:
+        """Whether its records say which answers are wanted, so that no sequence may hold several."""
+        return self.form == "pairs" or self.label is not None
+
+    @cached_property
+    def first_rendered(self) -> str:
+        """The first record as the template of the bootstrap model writes it, clipped."""
+        for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
+            with suppress(InputError):
+                conversation = conversation_of_record(without_nulls(record), self.form)
+                side = conversation.chosen if isinstance(conversation, Pair) else conversation
+                if isinstance(side, Chat):
+                    return clip(
+                        chat_template(None, None).render(side.messages, side.tools).text, EXAMPLE_RENDERED
+                    )
+                return clip(side.text, EXAMPLE_RENDERED)
+        return ""
 
     @property
     def chosen(self) -> list[str]:
@@ -250,7 +307,14 @@ class InputBlock:
             if self.source
             else f"none: no field called source, dataset or the like has at most {MAX_SOURCES:,} different texts"
         )
-        return [f"text: {self.text!r}, {self.why}", f"id: {own_id}", f"source: {source}"]
+        text = [f"text: {self.text!r}, {self.why}"]
+        if self.structure:
+            text = [f"format: {self.form}, as these are {self.why}", f"first record: {self.first_rendered}"]
+        if self.label:
+            text.append(
+                f"label: {self.label!r} says whether an answer is wanted, so that a sequence holds one record"
+            )
+        return [*text, f"id: {own_id}", f"source: {source}"]
 
     def parts(self, title: str = "") -> list[Part]:
         """The table of its fields, and the files of its folders that are not read."""
@@ -272,7 +336,8 @@ class InputBlock:
             "looked_at": self.refusals.looked_at,
             "refused": self.refusals.refused,
             "first_refusal": self.refusals.first or None,
-            "text_field": self.text,
+            "format": self.form,
+            "text_field": self.text or None,
             "why": self.why,
             "id_field": self.own_id,
             "source_field": self.source,
@@ -294,7 +359,9 @@ class InputBlock:
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records looked at: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder)) for path in self.paths)}]",
-                f"text_field = {_toml(self.text)}  # {self.why}",
+                f"format = {_toml(self.form)}  # {self.why}"
+                if self.structure
+                else f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
                 if self.own_id
                 else '# id_field = "..."         # your own ids, shown in results',
@@ -353,7 +420,13 @@ class Proposal:
     @property
     def balanced(self) -> list[str]:
         """The traits to balance."""
-        return list(self.traits or [*BUILT_IN_TRAITS, *self.sources])
+        labels = [] if self.several else filter(None, [self.blocks[0].label])
+        return list(self.traits or [*BUILT_IN_TRAITS, *self.sources, *labels])
+
+    @property
+    def prefers(self) -> bool:
+        """Whether the records of an input say which answers are wanted."""
+        return any(block.prefers for block in self.blocks)
 
     @property
     def candidates(self) -> list[str]:
@@ -362,7 +435,7 @@ class Proposal:
         used = {
             name
             for block in self.blocks
-            for name in (block.text, block.own_id, self.several and block.source)
+            for name in (*block.read, block.own_id, self.several and block.source)
         }
         return [
             name
@@ -393,6 +466,11 @@ class Proposal:
             InputError: the trainer loses the order with these numbers.
             SettingsError: an impossible number.
         """
+        if self.trainer and self.prefers:
+            raise InputError(
+                f"{self.trainer} reads sequences, and preferences are none; leave --trainer out, and train with the "
+                "records of the output, in their order"
+            )
         if not self.trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))
@@ -442,7 +520,7 @@ class Proposal:
     def warnings(self) -> list[Part]:
         """Warnings of records that would be refused, and of texts that may be labels."""
         parts: list[Part] = []
-        repeats = [block.fields[block.text].repeats for block in self.blocks]
+        repeats = [block.fields[block.text].repeats for block in self.blocks if block.text]
         looked_at, refused, allowed = self.refusals
         if refused:
             first, looks = next(
@@ -468,7 +546,7 @@ class Proposal:
             InputError: the text field of an input is unknown; as `layout`.
             SettingsError: as `sequence`.
         """
-        if doubt := next((block.why for block in self.blocks if not block.text), None):
+        if doubt := next((block.why for block in self.blocks if not block.read[0]), None):
             raise InputError(doubt)
         layout, (length, batch) = self.layout, self.sequence
         # An existing folder is somebody else's, perhaps the input.
@@ -481,6 +559,9 @@ class Proposal:
             f"{name} = {number}{'  # that each read a part of the rows' if name == 'world_size' else ''}\n"
             for name, number in layout.items()
         )
+        exports = f"formats = {json.dumps(self.formats)}      # {reader}"
+        if self.prefers:
+            exports = "formats = []               # preferences are trained on as the records of the output"
         return f"""\
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
@@ -496,7 +577,7 @@ base = "bootstrap"         # a small tokenizer trained here; better: the model t
 [sequence]                 # as your trainer has them
 length = {length}
 batch = {batch}
-
+{self._packing()}
 [store]
 path = "{base}/store"      # what has been computed; can be deleted at the price of computing it again
 
@@ -504,7 +585,7 @@ path = "{base}/store"      # what has been computed; can be deleted at the price
 path = "{base}/curated"
 
 [exports]                  # the training sequences, tokens and all
-formats = ["{self.export}"]      # {reader}
+{exports}
 path = "{base}/exports"
 {layout_lines}"""
 
@@ -516,6 +597,14 @@ path = "{base}/exports"
             for block, constant in zip(self.blocks, constants, strict=True)
         )
 
+    def _packing(self) -> str:
+        forms = {block.form for block in self.blocks}
+        if self.prefers and forms != {"pairs"}:
+            return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
+        if "text" in forms and len(forms) > 1:
+            return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
+        return ""
+
     def _trait_lines(self) -> str:
         balanced = [f"{_key(name)} = 1.0{BUILT_IN_TRAITS.get(name, '')}" for name in self.balanced]
         proposed = [
@@ -526,9 +615,9 @@ path = "{base}/exports"
         return "\n".join([*balanced, *proposed])
 
     @property
-    def export(self) -> str:
-        """The format that the trainer reads."""
-        return TRAINERS[self.trainer].formats[0] if self.trainer else "parquet"
+    def formats(self) -> list[str]:
+        """The export format that the trainer reads; none if it reads the curated output."""
+        return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
@@ -558,7 +647,7 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
                     raise InputError(why)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
-            text = text or own_text
+            text = f"format {own_text.form}" if isinstance(own_text, Structure) else text or own_text
             texts.append(text)
         columns = str(read_schema(listing.files[0], None)) if listing.kind == "parquet" else ""
         shapes.append((listing.kind, text, columns))
@@ -587,6 +676,8 @@ def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
     if text_field:
         return block.with_text(text_field, "as --text-field says")
     text, why = _text_field(fields, records, structure, listing)
+    if isinstance(text, Structure):
+        return replace(block, structure=text, why=why).checked(f"format = {text.form!r}")
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
@@ -626,25 +717,29 @@ def _of_each(files: Sequence[Source], most: int = SAMPLE_RECORDS) -> int:
     return max(1, most // len(files))
 
 
-def _sample(listing: Found, most: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
+def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
     """(number of sampled records, their fields by name, the fields that together are the text of most)."""
     files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
-    structures: Counter[Structure] = Counter()
+    structures: Counter[tuple[str, Form | None]] = Counter()
+    together: dict[str, dict[str, None]] = {}
     for path in files:
         for record in itertools.islice(
-            first_records([replace(listing, files=[path])]), _of_each(files, most)
+            first_records([replace(listing, files=[path])]), _of_each(files, wanted)
         ):
             records += 1
-            structures.update(filter(None, [structure_of(record)]))
+            if structure := structure_of(record):
+                structures[structure.kind, structure.form] += 1
+                together.setdefault(structure.kind, {}).update(dict.fromkeys(structure.fields))
             for name, value, inner in _values(record):
                 if value is not None:
                     fields.setdefault(name, Field(inner=inner)).add(value)
     least = MIN_INNER_SHARE * records
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
-    structure, with_it = next(iter(structures.most_common(1)), (None, 0))
-    return records, often, structure if 2 * with_it > records else None
+    (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
+    most = Structure(kind, tuple(together[kind]), form) if 2 * with_it > records else None
+    return records, often, most
 
 
 def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, bool]]:
@@ -658,11 +753,12 @@ def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, 
 
 def _text_field(
     fields: dict[str, Field], records: int, structure: Structure | None, listing: Found
-) -> tuple[str, str]:
-    """(the text field, the reason); or ("", the remedy) if several fields may be the text.
+) -> tuple[str | Structure, str]:
+    """(the text field, or the structure that is read in place of one, and the reason); or ("", the remedy) if several
+    fields may be the text.
 
     Raises:
-        InputError: no field holds text, or several fields together.
+        InputError: no field holds text, or several fields together that no form has.
     """
     whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
@@ -676,7 +772,9 @@ def _text_field(
         or longest in structure.fields
         or whole[longest].characters < MIN_SHARE * sum(fields[name].characters for name in structure.fields)
     ):
-        raise InputError(f"the records are {structure.said(by_jq=listing.kind == 'jsonl')}")
+        if structure.form is None:
+            raise InputError(f"the records are {structure.said(by_jq=listing.kind == 'jsonl')}")
+        return structure, structure.name
     by_name = "name it with --text-field, or as input.text_field in settings of your own"
     if "list" in max(fields.values(), key=lambda field: field.characters).kinds:
         by_name += "; texts in a list are not read yet: join them into one"
@@ -706,7 +804,10 @@ def _text_field(
             f"the longest field, {longest!r}, holds labels rather than texts; the fields are {listed}; {by_name}"
         )
     why = "named as texts often are" if longest == named else "the longest"
-    return longest, f"{why}: {whole[longest].described()}"
+    beside = ""
+    if structure and structure.form:
+        beside = f"; beside it are {structure.name}, which input.format = {_toml(structure.form)} reads"
+    return longest, f"{why}: {whole[longest].described()}{beside}"
 
 
 def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
@@ -823,7 +924,7 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
         InputError: as `look`; or paths are given, and the file has several inputs.
     """
     if not paths:
-        return load_settings(config)
+        return recognised(load_settings(config))
     file = config_file(config, os.environ)
     if file is None:
         with tempfile.TemporaryDirectory(prefix="divorder-settings-") as folder:
@@ -844,4 +945,4 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
         absolute = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
         changes = {"input": {"paths": tuple(absolute)}}
     sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in changes.items()}
-    return settings.model_copy(update=sections)
+    return recognised(settings.model_copy(update=sections))

@@ -13,57 +13,43 @@ from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape
+from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
-from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.trainers import TRAINERS, Kept
+from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
+from dagster_divorder.trainers import TRAINERS, Kept, Trainer
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side, summary_row
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
-    """What one trainer in full, or each in a line, reads of an export, or of any export of the plan without a folder;
-    passed if the trainer, or any trainer, can read every global batch. ranks: see `Shape.reading`.
+    """What one trainer in full, or each in a line, reads of an export or of the curated output, or of any of them
+    without a folder; passed if the trainer, or any trainer, can read every global batch. ranks: see `Shape.reading`.
 
     Raises:
-        InputError: the folder is no export, or one of its files was altered; no such trainer; impossible ranks.
+        InputError: the folder is none of them, or one of its files was altered; no such trainer, or it reads something
+            else; impossible ranks.
         MissingStageError: without a folder, if there is no plan under these settings.
     """
     run = open_run(settings)
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
-        readers = [chosen] if chosen else list(TRAINERS.values())
-        shapes = {reader.name: planned_shape(run, reader) for reader in readers}
-        first = next(iter(shapes.values()))
-        head = f"the plan: {_size(first)}, as it would be exported under these settings"
-        other = ""
+        head, shapes, other = _of_plan(run, chosen)
+    elif read_manifest(folder) is not None:
+        head, shapes, other = _of_output(run, folder, chosen)
     else:
-        manifest = load_export(folder)
-        readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
-        if chosen and chosen not in readers:
-            raise InputError(
-                f"{chosen.name} does not read {manifest['format']}, the format of {folder}; expected an export in "
-                f"{' or '.join(chosen.formats)}: name it in exports.formats"
-            )
-        readers = [chosen] if chosen else readers
-        if not readers:
-            raise InputError(
-                f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
-            )
-        shapes = dict.fromkeys((reader.name for reader in readers), Shape.of(manifest, str(folder)))
-        other = _other_plan(run, manifest["plan"])
-        head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    replays = {reader.name: replay(shapes[reader.name], reader, **ranks) for reader in readers}
+        head, shapes, other = _of_export(run, folder, chosen)
+    replays = {name: replay(shape, TRAINERS[name], **ranks) for name, shape in shapes.items()}
     reading = next(iter(replays.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     parts: list[Part] = [
@@ -89,6 +75,73 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
     return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
 
 
+Readings = tuple[str, dict[str, Shape], str]
+"""The first line of the answer, what each trainer reads by its name, and why that cannot be measured, "" if it can."""
+NOT_SEQUENCES = "measures are of packed sequences, and its rows are records"
+
+
+def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
+    records = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
+    readers = (
+        [] if "pairs" in run.settings.forms else [reader for reader in TRAINERS.values() if reader.formats]
+    )
+    if run.settings.masked or chosen in records:
+        readers += records
+    shapes = {reader.name: planned_shape(run, reader) for reader in _fitting(readers, chosen, "this plan")}
+    first = next(iter(shapes.values()))
+    written = "exported" if first.sequence_length else "written"
+    return (
+        f"the plan: {_size(first)}, as it would be {written} under these settings",
+        shapes,
+        "" if first.sequence_length else NOT_SEQUENCES,
+    )
+
+
+def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
+    manifest = read_manifest(folder) or {}
+    if manifest.get("key") != run.receipt(OUTPUT).key:
+        raise InputError(
+            f"{folder} holds another output than the last one of these settings; name its settings with --config, or "
+            "run again"
+        )
+    _check_files(folder, MANIFEST, manifest)
+    readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
+    readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
+    head = f"{folder}: {_size(shape)}; every file is as it was written"
+    return head, dict.fromkeys((reader.name for reader in readers), shape), NOT_SEQUENCES
+
+
+def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
+    manifest = load_export(folder)
+    readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
+    readers = _fitting(readers, chosen, f"{manifest['format']}, the format of {folder}")
+    if not readers:
+        raise InputError(
+            f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
+        )
+    shape = Shape.of(manifest, str(folder))
+    head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is as it was written"
+    return head, dict.fromkeys((reader.name for reader in readers), shape), _other_plan(run, manifest["plan"])
+
+
+def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:
+    """The chosen one of the trainers that read something, or all.
+
+    Raises:
+        InputError: the chosen one does not read it.
+    """
+    if chosen is None:
+        return readers
+    if chosen not in readers:
+        expected = (
+            f"an export in {' or '.join(chosen.formats)}: name it in exports.formats"
+            if chosen.formats
+            else f"the curated output of records of {' or '.join(chosen.forms)} (input.format)"
+        )
+        raise InputError(f"{chosen.name} does not read {read}; expected {expected}")
+    return [chosen]
+
+
 def load_export(folder: Place) -> dict[str, Any]:
     """The manifest of an export, after a check of all its files.
 
@@ -102,19 +155,26 @@ def load_export(folder: Place) -> dict[str, Any]:
             "folder of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, "
             "or run with exports.formats set"
         )
+    _check_files(folder, EXPORT_MANIFEST, manifest)
+    return manifest
+
+
+def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
+    """Refuse a folder with a file that is not as it was written. name: of the manifest."""
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     with STANDARD_ERROR("reading files", size, "bytes") as advance:
         damage = damaged_file(folder, manifest["files"], advance)
     if damage:
+        what = "export" if name == EXPORT_MANIFEST else "output"
         raise InputError(
-            f"{damage}; delete {file_at(folder, EXPORT_MANIFEST)} and run again, which writes this export anew"
+            f"{damage}; delete {file_at(folder, name)} and run again, which writes this {what} anew"
         )
-    return manifest
 
 
 def _size(shape: Shape) -> str:
     epochs = f", {shape.epochs} epochs" if shape.epochs > 1 else ""
-    return f"{shape.sequences:,} sequences of {shape.sequence_length:,} tokens{epochs}, batches of {shape.batch:,}"
+    rows = f"sequences of {shape.sequence_length:,} tokens" if shape.sequence_length else "records"
+    return f"{shape.sequences:,} {rows}{epochs}, batches of {shape.batch:,}"
 
 
 def _other_plan(run: Run, plan: str) -> str:
@@ -136,7 +196,7 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
             "trainer": name,
             "by default": replayed.default.kept.text,
             "at its best": replayed.best.kept.text,
-            "reads": " ".join(replayed.trainer.formats),
+            "reads": " ".join(replayed.trainer.formats) or "records",
             "is at its best with": replayed.best.needs,
         }
         for name, replayed in replays.items()
@@ -150,13 +210,14 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
 
 def _in_full(run: Run, replayed: Replay, other: str) -> list[Part]:
     trainer, default, best = replayed.trainer, replayed.default, replayed.best
+    rows = "records" if trainer.forms else "sequences"
     lines: list[Part] = [
         trainer.title,
         "",
         _sentence(replayed),
-        *(f"  by default {line}" for line in _differences(default.kept)),
+        *(f"  by default {line}" for line in _differences(default.kept, rows)),
     ]
-    lines += [f"  at its best {line}" for line in _differences(best.kept) if best is not default]
+    lines += [f"  at its best {line}" for line in _differences(best.kept, rows) if best is not default]
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
     lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:
@@ -182,14 +243,14 @@ def _sentence(replayed: Replay) -> str:
     return f"by default it reads {default.kept.text} as planned, {more}"
 
 
-def _differences(kept: Kept) -> list[str]:
-    """The differences from the plan, a line each."""
+def _differences(kept: Kept, rows: str) -> list[str]:
+    """The differences from the plan, a line each. rows: what a row is."""
     lines = []
     if kept.first:
         first = kept.first
         lines.append(
-            f"the first that differs is batch {first.batch:,}: it should read {_first_of(first.expected)} and reads "
-            f"{_first_of(first.read)}, {first.common:,} in common"
+            f"the first that differs is batch {first.batch:,}: it should read {rows} {_first_of(first.expected)} and "
+            f"reads {rows} {_first_of(first.read)}, {first.common:,} in common"
         )
     if kept.missing_batches:
         lines.append(f"the plan's last {kept.missing_batches:,} batches are not read")
@@ -197,14 +258,14 @@ def _differences(kept: Kept) -> list[str]:
         lines.append(f"{kept.extra_batches:,} batches are read behind the plan's last")
     if kept.repeated:
         lines.append(
-            f"sequences read more often than planned: {kept.repeated:,}; less often: {kept.never_read:,}"
+            f"{rows} read more often than planned: {kept.repeated:,}; less often: {kept.never_read:,}"
         )
     return lines
 
 
 def _first_of(positions: np.ndarray) -> str:
     numbers = ", ".join(f"{position:,}" for position in positions[:3].tolist())
-    return f"sequences {numbers}{', ...' if len(positions) > 3 else ''}"
+    return f"{numbers}{', ...' if len(positions) > 3 else ''}"
 
 
 def _measures(run: Run, replayed: Replay) -> list[Part]:
@@ -222,14 +283,16 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(measures of sequences of the plan in reading order, int64 (n,); the drift along them)."""
-    settings, traits, packed = run.settings, load_stream(run).traits, load_packed(run)
+    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
+    traits = stream.traits
     figures = measure_packed(
         packed,
         sequences,
         traits.codes,
         traits.sizes(),
         batch=settings.sequence.batch,
-        whole=not settings.packing.packs,
+        whole=settings.whole_windows,
+        counted=run_counter(run, stream.view)(packed),
     )
     sample = load_sample(run, traits, sequences)
     drift = stationarity(

@@ -18,8 +18,10 @@ import pytest
 
 import dagster_divorder
 from dagster_divorder.cli import main
+from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.propose import settings_for
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import run_stage
 from dagster_divorder.trainers import TRAINERS
@@ -239,26 +241,39 @@ TURNS = [
 ]
 SHARED = [{"from": "human", "value": "what is a tide"}, {"from": "gpt", "value": "water that rises " * 9}]
 STRUCTURED = {
-    "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "chat messages ('messages')"),
-    "sharegpt": ({"id": "{n}", "conversations": SHARED}, "ShareGPT conversations ('conversations')"),
+    "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "messages", "chat messages ('messages')"),
+    "messages as JSON": (
+        {"messages": orjson.dumps(TURNS).decode(), "source": "web"},
+        "messages_json",
+        "chat messages as JSON strings ('messages')",
+    ),
+    "sharegpt": (
+        {"id": "{n}", "conversations": SHARED},
+        "conversations",
+        "ShareGPT conversations ('conversations')",
+    ),
     "completion": (
         {"prompt": "what is {n}", "completion": "it is {n} " * 30},
+        "prompt_completion",
         "prompt and completion records ('prompt', 'completion')",
     ),
     "turns of both": (
         {"prompt": TURNS[:1], "completion": TURNS[1:]},
+        "prompt_completion",
         "prompt and completion records ('prompt', 'completion')",
     ),
     "alpaca": (
         {"instruction": "do {n}", "input": "", "output": "done {n} " * 30},
-        "Alpaca instruction records ('instruction', 'input', 'output')",
+        "alpaca",
+        "instructions or questions with answers ('instruction', 'input', 'output')",
     ),
     "preferences": (
         {"prompt": "{n}", "chosen": "good {n} " * 30, "rejected": "bad"},
-        "preference pairs ('chosen', 'rejected')",
+        "pairs",
+        "preference pairs ('prompt', 'chosen', 'rejected')",
     ),
 }
-structured = pytest.mark.parametrize(("record", "named"), STRUCTURED.values(), ids=STRUCTURED)
+structured = pytest.mark.parametrize(("record", "form", "named"), STRUCTURED.values(), ids=STRUCTURED)
 
 
 def write_records(path: Path, record: dict[str, Any]) -> None:
@@ -275,34 +290,85 @@ def write_records(path: Path, record: dict[str, Any]) -> None:
 
 @structured
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
-def test_chats_and_pairs_are_refused_by_name(
-    record: dict[str, Any], named: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_chats_and_pairs_are_recognised(
+    record: dict[str, Any],
+    form: str,
+    named: str,
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_records(tmp_path / name, record)
-    assert main(["init", name]) == 1
-    assert f"the records are {named}, which are not rendered here" in (error := capsys.readouterr().err)
-    assert ("jq -c '.text = " in error) == (name == "docs.jsonl")
+    settings = initialised(name)
+    assert (settings.input.format, settings.input.model_fields_set & {"text_field"}) == (form, set())
+    assert settings.packing.method == ("none" if form == "pairs" else "best_fit")
+    assert settings.exports.formats == (() if form == "pairs" else ("parquet",))
+    assert settings.input.source_field == ("source" if "source" in record else None)
+    said = capsys.readouterr().out
+    assert f"it reads {named}, every window" in said
+    assert f"\nformat: {form}, as these are {named}\nfirst record: " in said
+    Path("divorder.toml").write_text(f'[input]\npaths = ["{name}"]\n', encoding="utf-8")
+    # What init writes is what a look at the first record finds.
+    assert recognised(load_settings()).input.format == form
+    assert settings_for([name]).forms == {form}
+    with pytest.raises(InputError, match=f'set input.format = "{form}", and no input.text_field'):
+        run_stage("raw_docs", Settings(input={"paths": [name], "text_field": "text"}), Silent())
+
+
+def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        {"prompt": f"what is {n}? ", "completion": f"it is {n} " * 30, "label": n % 3 == 0} for n in range(60)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = initialised("docs.jsonl")
+    assert "\nlabel: 'label' says whether an answer is wanted" in capsys.readouterr().out
+    assert (settings.packing.method, settings.exports.formats) == ("none", ())
+    assert "label" in settings.order.traits
+    Path("divorder.toml").unlink()
+    assert main(["init", "docs.jsonl", "--trainer", "trl"]) == 1
+    assert "trl reads sequences, and preferences are none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            {"dialog": TURNS, "source": "a"},
+            "rename the field, as with `jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`",
+        ),
+        ({"input": "what {n}", "output": "that {n} " * 30}, "which of these are the question and the answer"),
+        ({"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]}, "which of these are the question"),
+    ],
+)
+def test_init_stops_where_it_cannot_tell_the_form(
+    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "docs.jsonl", record)
+    assert main(["init", "docs.jsonl"]) == 1
+    assert said in capsys.readouterr().err
     assert not Path("divorder.toml").exists()
-    Path("divorder.toml").write_text(
-        f'[input]\npaths = ["{name}"]\n[store]\npath = "store"\n', encoding="utf-8"
-    )
-    for command in ("run", "plan"):
-        assert main([command]) == 1
-        assert f" {named}, which are not rendered here" in capsys.readouterr().err
-    assert {path.name for path in (tmp_path / "store").rglob("*") if path.is_file()} <= {
-        "format.json",
-        "lease",
-    }
 
 
-def test_chats_beside_texts_are_refused_by_path_and_each_text_field_has_its_reason(
+def test_a_form_with_optional_fields_is_one_form(tmp_path: Path) -> None:
+    kinds: list[dict[str, Any]] = [{}, {"input": "of this {n}"}, {"input": None, "history": [["a", "b"]]}]
+    records = [{"instruction": f"do {n}", "output": f"done {n} " * 9, **kinds[n % 3]} for n in range(60)]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    assert initialised("docs.jsonl").input.format == "alpaca"
+
+
+def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"text": f"words {n} " * 9} for n in range(60)])
     write_jsonl(tmp_path / "b.jsonl", [{"abstract": f"other words {n} " * 9} for n in range(60)])
     write_records(tmp_path / "chats.jsonl", STRUCTURED["messages"][0])
-    assert main(["init", "a.jsonl", "chats.jsonl"]) == 1
-    assert "chats.jsonl: the records are chat messages ('messages')" in capsys.readouterr().err
+    settings = initialised("a.jsonl", "chats.jsonl")
+    assert [block.form for block in settings.input.each] == ["text", "messages"]
+    assert (settings.packing.method, settings.packing.too_long) == ("best_fit", "cut")
+    assert "it reads 'text' and chat messages ('messages'), every window" in capsys.readouterr().out
+    Path("divorder.toml").unlink()
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
     assert "the text is in 'text' and 'abstract'," in said
@@ -323,6 +389,12 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat
     rendered = "".join(f"<{turn['role']}> {turn['content']}\n" for turn in TURNS)
     write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "rendered": rendered + "{n}"})
     assert initialised("chats.jsonl").input.text_field == "rendered"
+    said = "beside it are chat messages ('messages'), which input.format = \"messages\" reads"
+    assert said in Path("divorder.toml").read_text(encoding="utf-8")
+    # A text of a few words, such as a title, is none.
+    Path("divorder.toml").unlink()
+    write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "text": "title {n}"})
+    assert initialised("chats.jsonl").input.format == "messages"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +484,7 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", [name for name, trainer in TRAINERS.items() if trainer.formats])
 def test_the_export_of_a_trainer_keeps_every_batch(
     name: str,
     shared_store: Path,
@@ -605,11 +677,6 @@ COMMON_SLIPS = {
         "docs.jsonl",
         b'{"text": "t", "turns": ["%s"]}\n' % (b"words " * 30),
         "texts in a list are not read yet",
-    ),
-    "a chat as a text": (
-        "docs.jsonl",
-        orjson.dumps({"source": "a", "messages": orjson.dumps(TURNS).decode()}),
-        "the text lies in a list of messages, which is not read yet",
     ),
 }
 

@@ -2,57 +2,108 @@
 
 | form | fields |
 |---|---|
-| `messages` | `messages`: role and content of each turn; `tools` |
-| `conversations` | `conversations`: from and value of each turn (ShareGPT); `system`, `tools` |
-| `prompt_completion` | `prompt` and `completion`, strings or lists of messages; `tools` |
-| `alpaca` | `instruction`, `input`, `output` |
+| `pairs` | `chosen` and `rejected`: strings, turns or lists of turns; a prompt beside them, or as their beginning |
+| `messages` | `messages`: a list of turns, each `role` and `content`, or `from` and `value`; `system`, `tools` |
+| `conversations` | `conversations`: the same (ShareGPT) |
+| `messages_json`, `conversations_json` | the same list as a JSON string |
+| `prompt_completion` | `prompt` and `completion`: strings or lists of turns; `system`, `tools` |
+| `alpaca` | one of QUESTIONS, CONTEXTS behind it, and one of ANSWERS; `system`, `history` |
 
-A turn of the model is trained on unless its `weight`, `train` or `loss_mask` is 0 or false.
+A prompt with its completion, both strings, is a text whose completion is trained on; all else is a chat. A turn of the
+model is trained on unless one of its TURN_FIELDS is 0 or false, or it belongs to a prompt.
 Known weakness: images and sound are refused, as no tokenizer here reads them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+import orjson
 
 from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
 from dagster_divorder.errors import InputError
 
-Form = Literal["messages", "conversations", "prompt_completion", "alpaca", "pairs"]
+Form = Literal[
+    "pairs",
+    "messages",
+    "conversations",
+    "messages_json",
+    "conversations_json",
+    "prompt_completion",
+    "alpaca",
+]
+FORMS: tuple[Form, ...] = get_args(Form)
+"""In the order in which a record is taken for one of them."""
+QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
+ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
+_CHOICES = ("choices", "options")
+"""Fields of a question whose answer is one of several; that alone says too little to be trained on."""
+NAMES = frozenset(
+    {
+        *("messages", "conversations", "prompt", "completion", "chosen", "rejected"),
+        *(*QUESTIONS, *CONTEXTS, *ANSWERS, *SYSTEMS, *_CHOICES),
+        *("history", "tools", "mask", "chat_template_kwargs"),
+    }
+)
+"""The fields that are read of a record."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPEAKERS = {
+    **{role: role for role in ROLES},
     "human": "user",
-    "user": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
     "bot": "assistant",
     "model": "assistant",
-    "assistant": "assistant",
     "function_call": "assistant",
-    "system": "system",
-    "tool": "tool",
     "observation": "tool",
     "function_response": "tool",
 }
-"""ShareGPT's speakers, and the roles that they have."""
-
-TURN_FIELDS = ("weight", "train", "loss_mask")
+"""Speakers, in any case, and the roles that they have."""
+TURN_FIELDS = ("weight", "train", "training", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained on; templates do not see them."""
+_RENAMED = ("role", "content", "from", "value", "tool_calls")
+WRITTEN = ('[{"role"', '[{"content"', '[{"from"', '[{"value"', "[{'role'", "[{'content'", "[{'from'")
+"""Beginnings of a list of turns that is written as a text."""
+_ANSWER_BEGINS = re.compile(
+    r"\n\nAssistant:|### (?:Response|Assistant):\s*|\[/INST\]|<\|assistant\|>\s*"
+    r"|<(?:\|im_start\||start_of_turn)>(?:assistant|model)\n"
+    r"|<\|start_header_id\|>assistant<\|end_header_id\|>\n\n"
+)
+"""What stands before an answer in a text that holds its prompt."""
 
 
 def form_of(record: Mapping[str, Any]) -> Form | None:
-    """The form of a record, by its fields; None for a record that is none of them."""
-    if _is_list_of(record.get("messages"), "role"):
-        return "messages"
-    if _is_list_of(record.get("conversations"), "from"):
-        return "conversations"
-    if "prompt" in record and "completion" in record:
+    """The first of FORMS that a record has by its fields; None if it has none, or if several fields may be its question
+    or its answer."""
+    if record.get("chosen") and record.get("rejected"):
+        return "pairs"
+    for name in ("messages", "conversations"):
+        value = record.get(name)
+        if is_turns(value):
+            return f"{name}_json" if isinstance(value, str) else name  # type: ignore[return-value]
+    if _is_filled(record.get("prompt")) and _is_filled(record.get("completion")):
         return "prompt_completion"
-    if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
-        return "alpaca"
-    return None
+    is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
+    whole = all(isinstance(record.get(name) or "", str) for name in CONTEXTS)
+    return "alpaca" if is_asked and whole else None
+
+
+def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
+    """The fields of a record that make up its conversation under a form."""
+    if form == "alpaca":
+        parts = (_question(record), *CONTEXTS, _answer(record))
+        names = tuple(name for name in parts if name)
+    elif form == "pairs":
+        asked = ("prompt", "messages", "conversations", _question(record) or "")
+        names = (*dict.fromkeys(asked), *CONTEXTS, "chosen", "rejected")
+    elif form == "prompt_completion":
+        names = ("prompt", "completion")
+    else:
+        names = (form.removesuffix("_json"),)
+    return tuple(name for name in names if record.get(name) is not None)
 
 
 def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation:
@@ -62,7 +113,28 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
         InputError: a field is missing, a turn cannot be used, or no turn is trained on; the message is a reason for the
             rejects.
     """
-    return _CONVERSATIONS[form](record)
+    if record.get("chat_template_kwargs"):
+        raise InputError(
+            "chat_template_kwargs of a record is not read; render such records as texts before, or remove the field"
+        )
+    try:
+        return _CONVERSATIONS[form](record)
+    except InputError:
+        other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
+        if other in (None, form) or set(_LEADING[form]) & record.keys():
+            raise
+        raise InputError(another_form(other, form)) from None
+
+
+def another_form(other: str, form: str) -> str:
+    """The reason to refuse a record of another form than that of its input."""
+    return (
+        f"the record is of the form {other!r}, and input.format is {form!r}; put records of each form into files of "
+        "their own, with an [[input]] block each"
+    )
+
+
+# Lists of turns ------------------------------------------------------------------------------------------------------
 
 
 def _messages(record: Mapping[str, Any]) -> Chat:
@@ -70,51 +142,354 @@ def _messages(record: Mapping[str, Any]) -> Chat:
 
 
 def _share_gpt(record: Mapping[str, Any]) -> Chat:
-    said = [_spoken(turn, number) for number, turn in enumerate(_turns(record, "conversations"))]
-    system = record.get("system")
-    if isinstance(system, str) and system.strip() and said[0].get("role") != "system":
-        said = [{"role": "system", "content": system}, *said]
-    return _chat(said, record)
+    return _chat(_turns(record, "conversations"), record)
 
 
-def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
-    prompt, completion = record.get("prompt"), record.get("completion")
-    if isinstance(prompt, str) and isinstance(completion, str):
-        if not completion.strip():
-            raise InputError("the completion is empty")
-        return MarkedText(prompt + completion, ((len(prompt), len(prompt + completion)),))
-    prompt, completion = _turns(record, "prompt"), _turns(record, "completion")
-    return _chat([*prompt, *completion], record, completion=len(prompt))
+def _written(name: str) -> Callable[[Mapping[str, Any]], Chat]:
+    def read(record: Mapping[str, Any]) -> Chat:
+        value = record.get(name)
+        turns = _parsed(value, name) if isinstance(value, str) else value
+        return _chat(_turns({name: turns}, name), record)
+
+    return read
 
 
-def _alpaca(record: Mapping[str, Any]) -> Chat:
-    parts = [record.get("instruction"), record.get("input") or "", record.get("output")]
-    if not all(isinstance(part, str) for part in parts):
-        raise InputError("instruction, input or output is no string")
-    question = "\n\n".join(part for part in parts[:2] if part.strip())
-    return _chat(
-        [{"role": "user", "content": question}, {"role": "assistant", "content": parts[2]}],
-        record,
-        completion=1,
+def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The turns of a field as messages."""
+    turns = record.get(name)
+    if isinstance(turns, str):
+        raise InputError(
+            f"{name} is a string; expected a list of turns: "
+            + (
+                f'set input.format = "{name}_json" if every record has them as JSON, or parse it before you write '
+                "the record"
+                if name in ("messages", "conversations")
+                else "parse it as JSON before you write the record"
+            )
+        )
+    if turns is None:
+        raise InputError(f"no field {name!r}")
+    if not isinstance(turns, Sequence) or not turns:
+        raise InputError(f"{name} is no list of turns" if turns else f"{name} has no turn")
+    return [_message(turn, number, name) for number, turn in enumerate(turns, 1)]
+
+
+def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
+    """A turn with role and content, and with TURN_FIELDS and all that a template may read."""
+    if not isinstance(turn, Mapping):
+        raise InputError(f"turn {number} of {name} is no object")
+    speaker, content = (turn.get(key) for key in ("role", "content"))
+    if len(turn) == 2 and speaker in ROLES and isinstance(content, str):
+        return {"role": speaker, "content": content}
+    verb, roles = "has the role", ROLES
+    if speaker is None and "from" in turn:
+        speaker, verb, roles = turn["from"], "is from", tuple(SPEAKERS)
+    role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
+    if role is None:
+        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {', '.join(roles)}")
+    if turn.get("train_detail"):
+        raise InputError(f"turn {number} has train_detail; expected a whole turn to be trained on or not")
+    content = turn.get("value") if content is None else content
+    calls = turn.get("tool_calls")
+    if speaker == "function_call":
+        content, calls = None, _calls(content, number)
+    if isinstance(calls, str):
+        calls = _parsed(calls, f"tool_calls of turn {number}")
+    if calls and not (isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls)):
+        raise InputError(f"tool_calls of turn {number} is no list of objects")
+    message = {"role": role, "content": _content(content, number, bool(calls))}
+    message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _calls(value: Any, number: int) -> list[Any]:
+    """The calls of a ShareGPT turn `function_call`: JSON with name and arguments, or a list of such."""
+    calls = _parsed(value, f"the function call of turn {number}") if isinstance(value, str) else value
+    calls = [calls] if isinstance(calls, Mapping) else calls
+    if not isinstance(calls, list) or not all(
+        isinstance(call, Mapping) and {"name", "arguments"} <= call.keys() for call in calls
+    ):
+        raise InputError(f"the function call of turn {number} has no name and arguments")
+    return [
+        {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+        for call in calls
+    ]
+
+
+def _content(content: Any, number: int, has_calls: bool) -> str:
+    if content is None and has_calls:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and content and all(isinstance(part, Mapping) for part in content):
+        others = sorted({str(part.get("type")) for part in content if not isinstance(part.get("text"), str)})
+        if others:
+            raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected text alone")
+        return "".join(part["text"] for part in content)
+    raise InputError(
+        f"the content of turn {number} is {type(content).__name__}; expected a string or parts of text"
     )
 
 
+def _chat(
+    messages: Sequence[dict[str, Any]],
+    record: Mapping[str, Any],
+    *,
+    completion: int | None = None,
+    given: int = 0,
+) -> Chat:
+    """completion: the first message of the completion; that of the last answer if None. given: messages of a prompt,
+    which are not trained on."""
+    system = next((text for name in SYSTEMS if _is_text(text := record.get(name))), None)
+    if system and messages[0]["role"] != "system":
+        messages, given = [{"role": "system", "content": system}, *messages], given + bool(given)
+        completion = None if completion is None else completion + 1
+    _check_turns(messages)
+    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    trained = tuple(_is_trained(messages[number], number) and number >= given for number in answers)
+    if not any(trained):
+        raise InputError("no turn is trained on: the assistant says nothing, or every weight is 0")
+    masked = record.get("mask")
+    if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
+        raise InputError(f"mask is {masked!r}: what the assistant says is not trained on")
+    return Chat(
+        tuple(
+            {key: value for key, value in message.items() if key not in TURN_FIELDS} for message in messages
+        ),
+        trained,
+        answers[-1] if completion is None else completion,
+        _tools(record.get("tools")),
+    )
+
+
+def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Raises:
+        InputError: a turn is empty, or the assistant speaks before it is asked.
+    """
+    asked = False
+    for number, message in enumerate(messages, 1):
+        role = message["role"]
+        if role == "assistant" and not asked:
+            raise InputError(f"turn {number} is the assistant's, and nobody has asked before")
+        asked = asked or role in ("user", "tool")
+        if not message["content"].strip() and role != "system" and not message.get("tool_calls"):
+            raise InputError(f"turn {number} ({role}) is empty")
+
+
+def _is_trained(turn: Mapping[str, Any], number: int) -> bool:
+    given = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
+    for name, value in given.items():
+        if value not in (0, 1):
+            raise InputError(f"{name} of turn {number + 1} is {value!r}; expected true or false, or 1 or 0")
+    return all(given.values())
+
+
+def _tools(tools: Any) -> tuple[Any, ...] | None:
+    if isinstance(tools, str):
+        tools = _parsed(tools, "tools") if tools.strip() else None
+    if tools and not isinstance(tools, list):
+        raise InputError(f"tools is a JSON {type(tools).__name__}; expected a list")
+    return tuple(tools) if tools else None
+
+
+# Questions and answers -----------------------------------------------------------------------------------------------
+
+
+def _alpaca(record: Mapping[str, Any]) -> Chat:
+    answer = _answer(record)
+    if answer is None:
+        raise InputError(
+            f"no answer: expected a string in one of {', '.join(ANSWERS)}, and in no other of them"
+        )
+    asked = _asked(record)
+    return _chat([*asked, _said(record[answer])], record, completion=len(asked))
+
+
+def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The history of a record, and its question with the context."""
+    question = _question(record)
+    if question is None:
+        raise InputError(
+            f"no question: expected a string in one of {', '.join(QUESTIONS)}, and in no other of them"
+        )
+    parts = [record[question], *(record.get(name) or "" for name in CONTEXTS)]
+    if not all(isinstance(part, str) for part in parts):
+        raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
+    history = record.get("history") or []
+    if not isinstance(history, list) or not all(
+        isinstance(turn, list) and len(turn) == 2 and all(map(_is_text, turn)) for turn in history
+    ):
+        raise InputError("history is no list of pairs of strings, a question and an answer")
+    said = [message for asked, answered in history for message in (_said(asked, "user"), _said(answered))]
+    return [*said, _said("\n\n".join(part for part in parts if part.strip()), "user")]
+
+
+def _said(content: str, role: str = "assistant") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def _question(record: Mapping[str, Any]) -> str | None:
+    return _only(record, QUESTIONS, canonical=isinstance(record.get("output"), str))
+
+
+def _answer(record: Mapping[str, Any]) -> str | None:
+    return _only(record, ANSWERS, canonical=isinstance(record.get("instruction"), str))
+
+
+def _only(record: Mapping[str, Any], names: Sequence[str], *, canonical: bool) -> str | None:
+    """The field of those names that holds a string, None if several do or none. canonical: the first name goes before
+    others."""
+    held = [name for name in names if isinstance(record.get(name), str)]
+    return held[0] if len(held) == 1 or (held and canonical and held[0] == names[0]) else None
+
+
+def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
+    prompt, completion = _unwritten(record, "prompt"), _unwritten(record, "completion")
+    if isinstance(completion, str) and not completion.strip():
+        raise InputError("the completion is empty")
+    if isinstance(prompt, str) and isinstance(completion, str) and not _has_frame(record):
+        return _marked(prompt, prompt + completion)
+    asked = [_said(prompt, "user")] if isinstance(prompt, str) else _turns(record, "prompt")
+    answered = [_said(completion)] if isinstance(completion, str) else _turns(record, "completion")
+    if asked[-1]["role"] == answered[0]["role"] == "assistant":
+        raise InputError(
+            "the prompt ends with the beginning of the answer that the completion goes on with; put all of it into "
+            "the completion"
+        )
+    return _chat([*asked, *answered], record, completion=len(asked), given=len(asked))
+
+
+def _has_frame(record: Mapping[str, Any]) -> bool:
+    """Whether a record has a system prompt or tools, which only a chat template can write."""
+    return any(map(_is_text, map(record.get, SYSTEMS))) or bool(record.get("tools"))
+
+
+def _marked(prompt: str, text: str) -> MarkedText:
+    return MarkedText(text, ((len(prompt), len(text)),))
+
+
+# Pairs ---------------------------------------------------------------------------------------------------------------
+
+
 def _pair(record: Mapping[str, Any]) -> Pair:
-    raise InputError("pairs are not read yet")
+    chosen, rejected = (_unwritten(record, name) for name in ("chosen", "rejected"))
+    if chosen == rejected:
+        raise InputError("chosen and rejected are the same")
+    prompt = _prompt_of_pair(record)
+    texts = [side for side in (chosen, rejected) if isinstance(side, str)]
+    for name, side in (("chosen", chosen), ("rejected", rejected)):
+        if not side or (isinstance(side, str) and not side.strip()):
+            raise InputError(f"{name} is empty")
+    if len(texts) == 2 and not isinstance(prompt, list) and not _has_frame(record):
+        return _pair_of_texts(prompt, *texts)
+    asked = [_said(prompt, "user")] if isinstance(prompt, str) else prompt or []
+    sides = [_side(record, name) for name in ("chosen", "rejected")]
+    if all(side[0]["role"] != "assistant" for side in sides):
+        # Each side repeats the prompt.
+        if asked and not all(_begins_with(side, asked) for side in sides):
+            raise InputError("the prompt is not how chosen and rejected begin")
+        asked = []
+    better, worse = ([*asked, *side] for side in sides)
+    alike = _alike(better, worse)
+    for name, messages in (("chosen", better), ("rejected", worse)):
+        if alike == len(messages):
+            raise InputError(f"{name} is only the beginning of the other side: it has no answer of its own")
+    if not any(message["role"] == "user" for message in better[:alike]):
+        raise InputError("chosen and rejected answer no common prompt")
+    return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
+
+
+def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | None:
+    if record.get("prompt"):
+        prompt = _unwritten(record, "prompt")
+        return prompt if isinstance(prompt, str) else _turns(record, "prompt")
+    for name in ("messages", "conversations"):
+        # A list with an answer at its end is no prompt.
+        if isinstance(record.get(name), list) and (turns := _turns(record, name))[-1]["role"] != "assistant":
+            return turns
+    if _question(record) is not None:
+        return _asked(record)
+    if _is_text(record.get("input")):
+        return [_said(record["input"], "user")]
+    return None
+
+
+def _side(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A side of a pair as messages: a string is what the assistant says, an object one turn."""
+    side = record[name]
+    if isinstance(side, str):
+        return [_said(side)]
+    return _turns({name: [side]} if isinstance(side, Mapping) else record, name)
+
+
+def _begins_with(side: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> bool:
+    if len(asked) == 1:
+        # A system prompt may stand before the question.
+        return any(message["content"].strip() == asked[0]["content"].strip() for message in side[:-1])
+    return list(side[: len(asked)]) == list(asked)
+
+
+def _alike(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many of their first items are equal."""
+    return next(
+        (place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
+        min(len(a), len(b)),
+    )
+
+
+def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
+    if not prompt:
+        prompt = _common_prompt(chosen, rejected)
+    elif not (chosen.startswith(prompt) and rejected.startswith(prompt)):
+        chosen, rejected = prompt + chosen, prompt + rejected
+    for name, text in (("chosen", chosen), ("rejected", rejected)):
+        if not text[len(prompt) :].strip():
+            raise InputError(f"{name} is only the prompt: it has no answer of its own")
+    return Pair(_marked(prompt, chosen), _marked(prompt, rejected))
+
+
+def _common_prompt(chosen: str, rejected: str) -> str:
+    """The common beginning of two texts: to where the last answer in it begins, else to the end of a word.
+
+    Raises:
+        InputError: there is none, or one text is the beginning of the other.
+    """
+    alike = chosen[: _alike(chosen, rejected)]
+    begins = [found.end() for found in _ANSWER_BEGINS.finditer(alike)]
+    if begins:
+        return alike[: begins[-1]]
+    if alike in (chosen, rejected):
+        raise InputError("chosen or rejected is only the beginning of the other: it has no answer of its own")
+    prompt = re.sub(r"[ \t]*\w*$", "", alike)
+    if not prompt.strip():
+        raise InputError(
+            "chosen and rejected have no common beginning, and there is no field prompt; write one"
+        )
+    return prompt
 
 
 _CONVERSATIONS: dict[str, Callable[[Mapping[str, Any]], Conversation]] = {
     "messages": _messages,
     "conversations": _share_gpt,
+    "messages_json": _written("messages"),
+    "conversations_json": _written("conversations"),
     "prompt_completion": _prompt_completion,
     "alpaca": _alpaca,
     "pairs": _pair,
 }
 
 
-def templated(record: Mapping[str, Any], jinja: str) -> MarkedText:
-    """The text that `input.template` makes of a record."""
-    raise InputError("input.template is not read yet")
+_LEADING = {
+    "messages": ("messages",),
+    "conversations": ("conversations",),
+    "messages_json": ("messages",),
+    "conversations_json": ("conversations",),
+    "prompt_completion": ("completion",),
+    "alpaca": ANSWERS,
+    "pairs": ("chosen", "rejected"),
+}
+"""By form, the fields without which a record has another one."""
 
 
 def without_nulls(value: Any) -> Any:
@@ -124,86 +499,39 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _turns(record: Mapping[str, Any], name: str) -> Sequence[Any]:
-    turns = record.get(name)
-    if isinstance(turns, str):
-        raise InputError(
-            f"{name} is a string; expected a list of turns: parse it as JSON before you write the record"
-        )
-    if not isinstance(turns, Sequence) or not turns:
-        raise InputError(f"{name} is no list of turns" if turns else f"{name} has no turn")
-    for number, turn in enumerate(turns):
-        if not isinstance(turn, Mapping):
-            raise InputError(f"turn {number + 1} of {name} is no object")
-    return turns
+def _unwritten(record: Mapping[str, Any], name: str) -> Any:
+    """A field that is there, and no list of turns written as a text."""
+    value = record.get(name)
+    if value is None:
+        raise InputError(f"no field {name!r}")
+    if isinstance(value, str) and value.startswith(WRITTEN):
+        raise InputError(f"{name} is a list of turns as a string; parse it before you write the record")
+    return value
 
 
-def _spoken(turn: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A turn of ShareGPT as a message."""
-    speaker = turn.get("from")
-    role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
-    if role is None:
-        raise InputError(f"turn {number + 1} is from {speaker!r}; expected one of {', '.join(SPEAKERS)}")
-    others = {name: value for name, value in turn.items() if name not in ("from", "value")}
-    return {"role": role, "content": turn.get("value"), **others}
+def _parsed(text: str, name: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{name} is a string that is no JSON: {error}") from None
 
 
-def _chat(
-    turns: Sequence[Mapping[str, Any]], record: Mapping[str, Any], *, completion: int | None = None
-) -> Chat:
-    messages: list[dict[str, Any]] = []
-    weights = []
-    for number, turn in enumerate(turns):
-        role = turn.get("role")
-        if role not in ROLES:
-            raise InputError(f"turn {number + 1} has the role {role!r}; expected one of {', '.join(ROLES)}")
-        if role == "assistant" and not any(message["role"] in ("user", "tool") for message in messages):
-            raise InputError(f"turn {number + 1} is the assistant's, and nobody has asked before")
-        message = {
-            name: value for name, value in turn.items() if name not in TURN_FIELDS and value is not None
-        }
-        content = _content(turn, number)
-        if not content.strip() and role != "system" and not message.get("tool_calls"):
-            raise InputError(f"turn {number + 1} ({role}) is empty")
-        messages.append({**message, "content": content})
-        if role == "assistant":
-            weights.append(_weight(turn, number))
-    if not any(weights):
-        raise InputError("no turn is trained on: the assistant says nothing, or every weight is 0")
-    tools = record.get("tools") or None
-    if isinstance(tools, str):
-        raise InputError("tools is a string; expected a list: parse it as JSON before you write the record")
-    first = completion
-    if first is None:
-        first = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
-    return Chat(tuple(messages), tuple(weights), first, tuple(tools) if tools else None)
-
-
-def _content(turn: Mapping[str, Any], number: int) -> str:
-    content = turn.get("content")
-    if content is None and turn.get("tool_calls"):
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence) and content and all(isinstance(part, Mapping) for part in content):
-        others = sorted({str(part.get("type")) for part in content if not isinstance(part.get("text"), str)})
-        if others:
-            raise InputError(
-                f"turn {number + 1} has parts of the type {', '.join(others)}; expected text alone"
-            )
-        return "".join(part["text"] for part in content)
-    raise InputError(
-        f"the content of turn {number + 1} is {type(content).__name__}; expected a string or parts of text"
+def is_turns(value: Any) -> bool:
+    """Whether a field holds turns, also as a JSON string."""
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value) if value.lstrip().startswith("[") else None
+        except orjson.JSONDecodeError:
+            return False
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, Mapping) and (
+        {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
     )
 
 
-def _weight(turn: Mapping[str, Any], number: int) -> bool:
-    given = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    for name, value in given.items():
-        if value not in (0, 1):
-            raise InputError(f"{name} of turn {number + 1} is {value!r}; expected true or false, or 1 or 0")
-    return all(given.values())
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, str) or is_turns(value)
 
 
-def _is_list_of(value: Any, key: str) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and key in value[0]
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -18,20 +18,28 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import xxhash
 
 from dagster_divorder.chats.document import Chat, Conversation, Pair
 from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template has it for programs without a clock."""
+DATE_PARTS = "aAbBcdDeFhHIjklmMpRSTuUVwWxXyY"
+"""What `strftime` may be asked for."""
+REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""Errors of templates beside jinja's own."""
 
 MARK = re.compile(r"\{%[-+]?\s*generation\b")
 SENTINEL = "\ue000{}\ue001"
@@ -40,6 +48,37 @@ PADS = (("\n ", " \n"), (" \n", "\n "))
 """Spaces before and after a content, by which it is told what a template strips."""
 STRIPPED: tuple[str | None, ...] = ("", "\n", None)
 """Arguments of `str.strip`; None: all white space."""
+PROBE = (
+    "{n} Ab ÄÖ ß ǆ é漢字😀 <b>&amp;</b> 'q' \"d\" {{x}} [y] (z) \\n 1. # * `c` _u_ ~ ^ $ % @"
+    " http://a.bc/d?e=f  two\n\n\tend\r\n"
+)
+"""A content of letters and signs that a filter may change, such as `upper`, `escape` and `tojson`."""
+PROBE_TIMES = 40
+"""Repetitions of PROBE, so that a template that cuts contents is seen."""
+MOST_SHAPES = 1 << 12
+"""Kinds of conversations that are remembered."""
+TAIL = 30
+"""Characters at the end of an answer by which its span is known."""
+SEARCHES = {
+    "split",
+    "rsplit",
+    "partition",
+    "rpartition",
+    "replace",
+    "startswith",
+    "endswith",
+    "removeprefix",
+} | {
+    "removesuffix",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "count",
+}
+STRIPS = {"strip", "lstrip", "rstrip", "trim"}
+"""Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +122,19 @@ class _Shape:
         )
 
 
+UNSHAPED = _Shape((), (), ())
+"""Of conversations whose contents decide what the template writes around them."""
+
+
 class ChatTemplate:
     """A chat template with its model's control tokens.
 
     template: Jinja. named: bos_token, eos_token and the like, as the template names them. control: the strings of all
-    control tokens. stops: control tokens at which generation ends.
+    control tokens. stops: control tokens at which generation ends. with_tools: the template of conversations with
+    tools, where that is another.
+
+    Raises:
+        InputError: it is no Jinja, or gives another text each time.
     """
 
     def __init__(
@@ -96,19 +143,23 @@ class ChatTemplate:
         named: Mapping[str, str] | Iterable[tuple[str, str]],
         control: Collection[str],
         stops: Collection[str] = (),
+        with_tools: str | None = None,
     ) -> None:
         self._source = (
             template,
             tuple(sorted(dict(named).items())),
             tuple(sorted(control)),
             tuple(sorted(stops)),
+            *([] if with_tools is None else [with_tools]),
         )
+        self._with_tools = None if with_tools is None else ChatTemplate(with_tools, named, control, stops)
+        self._tree = _parsed(template)
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
         self._named = dict(named)
         self._control = frozenset(control)
         self._stops = frozenset(stops)
-        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+        self._shapes: dict[tuple[tuple[str, ...], bytes], _Shape | None] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChatTemplate) and self._source == other._source
@@ -117,7 +168,8 @@ class ChatTemplate:
         return hash(self.template)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ChatTemplate, self._source
+        # A process keeps one, with its shapes, for all tasks that it receives.
+        return _kept, self._source
 
     @property
     def fingerprint(self) -> str:
@@ -130,46 +182,67 @@ class ChatTemplate:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
         if isinstance(conversation, Chat):
-            self.render(conversation.messages, conversation.tools)
+            messages, tools = conversation.messages, conversation.tools
+            template = self._with_tools if tools and self._with_tools is not None else self
+            if template._known_shape(messages, tools) is None:
+                template._rendered_alone(messages, tools)
         elif isinstance(conversation, Pair):
             self.check(conversation.chosen)
             self.check(conversation.rejected)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, alone: bool = False
+    ) -> Rendered:
         """A conversation, with one group of spans for each of its assistant messages.
 
-        messages: role, content (a string, or None beside tool_calls), and whatever else the template reads.
+        messages: role, content (a string, or None beside tool_calls), and whatever else the template reads. alone: by
+        the template itself, never by what it wrote around other contents.
 
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
-        if tools is None and all(self._is_plain(message) for message in messages):
-            roles = tuple(message["role"] for message in messages)
-            if roles not in self._shapes:
-                self._shapes[roles] = self._shape(roles)
-            if (shape := self._shapes[roles]) is not None:
-                return shape.filled([message["content"] for message in messages])
+        if tools and self._with_tools is not None:
+            return self._with_tools.render(messages, tools, alone=alone)
+        if not alone and (shape := self._known_shape(messages, tools)) is not None:
+            return shape.filled([message["content"] for message in messages])
         return self._rendered_alone(messages, tools)
 
+    def _known_shape(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> _Shape | None:
+        """What the template writes around the contents; None where that may depend on them, and for the first
+        conversation of its kind: a shape takes several renderings, and some are of one conversation alone."""
+        if not all(self._is_plain(message) for message in messages):
+            return None
+        kind = (tuple(message["role"] for message in messages), orjson.dumps(tools) if tools else b"")
+        if kind not in self._shapes:
+            if len(self._shapes) == MOST_SHAPES:
+                self._shapes.clear()
+            self._shapes[kind] = None
+        elif self._shapes[kind] is None:
+            self._shapes[kind] = self._shape(kind[0], tools) or UNSHAPED
+        shape = self._shapes[kind]
+        return None if shape is UNSHAPED else shape
+
     def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
-        """`render` by the template itself, whatever the conversation holds."""
+        """`render` by the template itself."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-        if self.marked:
-            text, spans = self._marked(messages, tools)
-            if len(spans) == len(answers):
-                return Rendered(text, tuple((span,) for span in spans))
-        else:
-            text, spans = self._text(messages, tools), []
-        turns = self._turns(text, messages, answers, tools)
         if not self.marked:
-            return Rendered(text, tuple((turn,) for turn in turns))
-        # A template may mark a turn in several parts.
-        starts = [first for first, _ in turns] + [len(text)]
+            text = self._text(messages, tools)
+            return Rendered(text, tuple((turn,) for turn in self._turns(text, messages, answers, tools)))
+        text, spans = self._marked(messages, tools)
+        if not spans:
+            raise InputError("the chat template marks no part of the conversation as the model's")
+        if len(spans) == len(answers) and all(
+            _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
+            for number, (first, last) in zip(answers, spans, strict=True)
+        ):
+            return Rendered(text, tuple((span,) for span in spans))
+        # A template may mark a turn in several parts, or not at all.
+        ends = [end for _, end in self._turns(text, messages, answers, tools)]
         return Rendered(
             text,
             tuple(
                 tuple(span for span in spans if lower <= span[0] < upper)
-                for lower, upper in pairwise([0, *starts[1:]])
+                for lower, upper in pairwise([0, *ends[:-1], len(text)])
             ),
         )
 
@@ -186,36 +259,39 @@ class ChatTemplate:
     @cached_property
     def _telling(self) -> re.Pattern[str]:
         """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
-        from jinja2 import Environment, nodes
+        from jinja2 import nodes
 
-        # The tag of marks is none that jinja knows.
-        known = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", self.template)
-        strings = {
-            constant.value
-            for constant in Environment(extensions=["jinja2.ext.loopcontrols"])
-            .parse(known)
-            .find_all(nodes.Const)
-            if isinstance(constant.value, str)
-        }
+        strings = _strings(self._tree.find_all(nodes.Const))
         marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
-        return re.compile(_any_of({*marks, SENTINEL[0]}))
+        return re.compile(_any_of({*marks, *_searched(self._tree), SENTINEL[0]}))
 
-    def _shape(self, roles: tuple[str, ...]) -> _Shape | None:
+    def _shape(self, roles: tuple[str, ...], tools: Sequence[Any] | None) -> _Shape | None:
         """What the template writes around messages with these roles; None where that depends on their contents."""
-        contents = [SENTINEL.format(number) for number in range(len(roles))]
 
-        def rendered(before: str, after: str) -> Rendered:
+        def rendered(contents: Iterable[str]) -> Rendered:
+            pairs = zip(roles, contents, strict=True)
             return self._rendered_alone(
-                [
-                    {"role": role, "content": before + content + after}
-                    for role, content in zip(roles, contents, strict=True)
-                ],
-                None,
+                [{"role": role, "content": content} for role, content in pairs], tools
             )
 
-        bare = rendered("", "")
+        contents = [SENTINEL.format(number) for number in range(len(roles))]
+        probes = [
+            self._telling.sub("", PROBE.format(n=number) * PROBE_TIMES) + "." for number in range(len(roles))
+        ]
+        try:
+            bare, of_probes = rendered(contents), rendered(probes)
+            pads = [rendered(before + content + after for content in contents) for before, after in PADS]
+        except InputError:
+            return None
+        shape = self._by_pads(roles, contents, bare, [each.text for each in pads])
+        return shape if shape is not None and shape.filled(probes) == of_probes else None
+
+    def _by_pads(
+        self, roles: tuple[str, ...], contents: Sequence[str], bare: Rendered, texts: Sequence[str]
+    ) -> _Shape | None:
+        """The shape, from renderings of contents that are sentinels: bare, and within PADS."""
         pieces = _pieces(bare.text, contents)
-        padded = [_pieces(rendered(*pads).text, contents) for pads in PADS]
+        padded = [_pieces(text, contents) for text in texts]
         if pieces is None or None in padded:
             return None
         # Of each piece: what is stripped behind the content before it, and in front of the next one.
@@ -259,8 +335,9 @@ class ChatTemplate:
         turns: list[Span] = []
         for start, end in located:
             begin = turns[-1][1] if turns else 0
-            at = text.rfind(self._header, begin, start) if self._header else -1
-            turns.append((start if at < 0 else at + len(self._header), self._closed(text, end)))
+            found = ((text.rfind(opening, begin, start), opening) for opening in self._openings)
+            first = next((at + len(opening) for at, opening in found if at >= 0), start)
+            turns.append((first, self._closed(text, end)))
         return turns
 
     def _by_sentinels(
@@ -328,8 +405,22 @@ class ChatTemplate:
     @cached_property
     def _header(self) -> str:
         """What the template writes to ask for an answer: its generation prompt."""
-        asked = [{"role": "user", "content": "a"}]
-        return self._text(asked, None, prompt=True).removeprefix(self._text(asked, None))
+        question = [{"role": "user", "content": "a"}]
+        asked = self._text(question, None, prompt=True)
+        # Without it, a text may end with a control token that begins as the prompt does.
+        same = _common(asked, self._text(question, None))
+        tokens = re.finditer(_any_of(self._control), asked) if self._control else ()
+        return asked[next((token.start() for token in tokens if token.start() < same < token.end()), same) :]
+
+    @cached_property
+    def _openings(self) -> list[str]:
+        """What may stand before an answer: the generation prompt, else as much of it as the template writes before
+        answers that do not begin as it asks, such as those without reasoning. The longest first."""
+        header = self._header
+        edges = re.finditer(rf"\s+|{_any_of(self._control)}", header) if self._control else ()
+        # No role is cut off: that is a word.
+        cuts = {edge for token in edges for edge in token.span() if not header[edge : edge + 1].isalnum()}
+        return sorted({header, *(header[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
 
     @cached_property
     def _terminator(self) -> str | None:
@@ -405,7 +496,7 @@ class ChatTemplate:
                 **options,
                 **self._named,
             )
-        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except (TemplateError, *REFUSALS) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
 
     @cached_property
@@ -419,7 +510,13 @@ class ChatTemplate:
         for as_parts in (False, True):
             self.__dict__["_takes_parts"] = as_parts
             try:
-                if question in self._text([{"role": "user", "content": question}], None):
+                text = self._text([{"role": "user", "content": question}], None)
+                if ADDRESS.search(text):
+                    raise InputError(
+                        "the chat template writes an address in memory, which is another in each process; expected a "
+                        "template that calls its functions"
+                    )
+                if question in text:
                     return as_parts
             except InputError:
                 if as_parts:
@@ -429,16 +526,75 @@ class ChatTemplate:
         )
 
 
+@lru_cache(maxsize=4)
+def _kept(*source: Any) -> ChatTemplate:
+    return ChatTemplate(*source)
+
+
+def _parsed(template: str) -> nodes.Template:
+    """
+    Raises:
+        InputError: it is no Jinja.
+    """
+    from jinja2 import Environment, TemplateSyntaxError
+
+    # The tag of marks is none that jinja knows.
+    known = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", template)
+    try:
+        return Environment(extensions=["jinja2.ext.loopcontrols"]).parse(known)
+    except (TemplateSyntaxError, RecursionError) as error:
+        raise InputError(f"the chat template is no Jinja: {error}") from None
+
+
+def _searched(tree: nodes.Template) -> set[str]:
+    """The texts that a template looks for in others, or takes off their ends."""
+    from jinja2 import nodes
+
+    whole: list[nodes.Node] = []
+    stripped: list[nodes.Node] = []
+    for compared in tree.find_all(nodes.Compare):
+        sides = [compared.expr, *(operand.expr for operand in compared.ops)]
+        if compared.ops[0].op in ("in", "notin"):
+            whole += sides[:1]
+        elif any(isinstance(side, nodes.Getitem) and not _is_key(side) for side in sides):
+            whole += sides
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr in SEARCHES | STRIPS:
+            (whole if call.node.attr in SEARCHES else stripped).extend(call.args)
+    for called in tree.find_all(nodes.Filter):
+        if called.name in ("replace", *STRIPS):
+            (whole if called.name == "replace" else stripped).extend(called.args)
+    # PADS show what is stripped of line breaks and spaces.
+    return {*_strings(whole), *"".join(_strings(stripped))} - {"", " ", "\n"}
+
+
+def _is_key(item: nodes.Getitem) -> bool:
+    """Whether an item is a member of an object, not a part of a text."""
+    return isinstance(getattr(item.arg, "value", None), str)
+
+
+def _strings(expressions: Iterable[Any]) -> set[str]:
+    """Strings among expressions, and in tuples of them."""
+    members = [member for each in expressions for member in getattr(each, "items", [each])]
+    return {member.value for member in members if isinstance(getattr(member, "value", None), str)}
+
+
 def _dated(template: str) -> str:
     """The template with DATE in the place of the clock, from which its text would change from day to day.
 
     A macro takes the place of the function: transformers passes no function on to a template.
     """
-    forms = set(re.findall(r"strftime_now\(\s*[\"']([^\"']+)[\"']", template))
-    if not forms:
+    if "strftime_now" not in template:
         return template
-    dates = {form: DATE.strftime(form) for form in sorted(forms)}
-    return f"{{%- macro strftime_now(form) -%}}{{{{- {dates!r}[form] -}}}}{{%- endmacro -%}}{template}"
+    parts = {
+        f"%{flag}{letter}": DATE.strftime(f"%{flag}{letter}") for flag in ("-", "") for letter in DATE_PARTS
+    }
+    return (
+        "{%- macro strftime_now(form) -%}{%- set date = namespace(text=form) -%}"
+        f"{{%- for part, text in {parts!r}.items() -%}}"
+        "{%- set date.text = date.text.replace(part, text) -%}"
+        "{%- endfor -%}{{- date.text -}}{%- endmacro %}\n" + template  # the line break ends with the macro
+    )
 
 
 def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
@@ -450,6 +606,12 @@ def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
             return None
         pieces.append(piece)
     return (*pieces, text)
+
+
+def _content(message: Message) -> str:
+    """A message's content, where that is a string."""
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
 
 
 def _replaceable(message: Message) -> bool:

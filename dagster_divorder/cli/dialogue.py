@@ -72,7 +72,7 @@ def complete(proposal: Proposal) -> Proposal:
 
 
 def _fields(block: InputBlock, of_input: str) -> InputBlock:
-    if not block.text:
+    if not block.read[0]:
         print(printable(f"\n{block.why}"))
 
     def text(answer: str) -> InputBlock:
@@ -80,7 +80,8 @@ def _fields(block: InputBlock, of_input: str) -> InputBlock:
             raise InputError("name one of the fields")
         return block if answer == block.text else block.with_text(answer, "as you said")
 
-    block = ask(f"Text field{of_input}", block.text, text)
+    if not block.structure:
+        block = ask(f"Text field{of_input}", block.text, text)
 
     def optional(answer: str) -> str | None:
         return None if answer == NONE and NONE not in block.fields else block.known(answer)

@@ -23,6 +23,8 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.propose import Proposal
+    from dagster_divorder.trainers import Trainer
+    from dagster_divorder.trainers.replay import Shape
 
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -46,24 +48,25 @@ def init(options: Options) -> Answer:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
-    texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
+    read = " and ".join(dict.fromkeys(block.said for block in proposal.blocks))
+    verb = "it reads" if any(block.structure for block in proposal.blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused, allowed = proposal.refusals
     return Answer(
         [
-            f"wrote {file}: the text is in {' and '.join(texts)}, every window will carry the corpus's mix of "
+            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
             *proposal.warnings(),
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
-            *_verify_line(proposal, f"{settings.exports.path}/{proposal.export}", option),
+            *_verify_line(proposal, settings, option),
             *(_keep_history(file) if options.dagster else [NO_HISTORY]),
         ],
         {
             "settings": str(file),
-            "text_fields": [block.text for block in proposal.blocks],
+            "text_fields": [block.text or None for block in proposal.blocks],
             "inputs": [block.data() for block in proposal.blocks],
             "looked_at": looked_at,
             "refused": refused,
@@ -112,17 +115,19 @@ def _fields(proposal: Proposal) -> list[Part]:
     parts: list[Part] = []
     for block in proposal.blocks:
         title = f"{', '.join(block.paths)}: " if proposal.several else ""
-        parts += ["", *block.parts(title), "", *(block.chosen if block.text else [])]
+        parts += ["", *block.parts(title), "", *(block.chosen if block.read[0] else [])]
     return parts
 
 
-def _verify_line(proposal: Proposal, export: str, option: str) -> list[str]:
-    """The command that shows what the given trainer reads of the export."""
+def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[str]:
+    """The command that shows what the given trainer reads of the export, or of the output."""
     if not proposal.trainer:
         return []
+    exports = [f"{settings.exports.path}/{name}" for name in settings.exports.formats]
+    read = next(iter(exports), str(settings.output.path))
     ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
     return [
-        f"  divorder{option} verify {shlex.quote(export)} --trainer {proposal.trainer}{ranks}"
+        f"  divorder{option} verify {shlex.quote(read)} --trainer {proposal.trainer}{ranks}"
         "    # then: its lines"
     ]
 
@@ -225,7 +230,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(settings, figures, rows) if output else ([], {})
+    for_trainer, files = _for_the_trainer(run, figures, rows) if output else ([], {})
     claim, because = verdict.sentences
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
@@ -316,50 +321,51 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
     return figures
 
 
-def _for_the_trainer(
-    settings: Settings, figures: Figures, orders: Figures
-) -> tuple[list[Part], dict[str, Any]]:
+def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
     """(the exports, with the lines of a trainer's configuration, and the use of the other files; the same as data).
     orders: rows of the summary, by name."""
     from dagster_divorder.readers.export import read_export_manifest
+    from dagster_divorder.stages.output.exports import records_shape
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
     from dagster_divorder.view.measures import MEASURES
-    from dagster_divorder.view.words import count
+    from dagster_divorder.write.curated import RECORDS
 
     exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    settings, files = run.settings, _output_files(figures)
+    pairs = "pairs" in settings.forms
     parts: list[Part] = []
-    if not exports:
+    if not exports and not pairs:
         parts.append(
             Line('No export is asked for: set exports.formats, such as ["parquet"], and run again.', "strong")
         )
     for export in exports:
         folder = export["folder"]
-        parts.append(
-            Line(f"Give your trainer {folder} ({byte_size(export['bytes'])}), unshuffled.", "strong")
-        )
+        parts.append(_to_train_on(folder, export["bytes"]))
         readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
-        simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
+        # Of the trainers of conversations TRL's reads the masks without a collator of the user's.
+        readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():
             parts.append("  it is no longer there: run again, which writes it anew")
-        elif simple and not is_url(folder):
-            shape = Shape.of(read_export_manifest(Path(folder)), folder)
-            lines = simple.configuration(
-                shape.reading(), path=folder, prefix=shape.prefix, sequence_length=shape.sequence_length
-            )
-            parts.append(f"  {simple.name}, {count(shape.reading().world_size, 'rank')}:")
-            parts += [f"    {line}" for line in lines.strip().splitlines()]
-        if readers:
-            names = ", ".join(trainer.name for trainer in readers)
-            parts.append(f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME")
-    files = _output_files(figures)
-    parts.append(
-        f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has whole documents in "
-        "order, for tools that do not pack."
-    )
+        elif not is_url(folder):
+            parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
+        parts += _lines_of_others(readers, folder)
+    readers = [
+        trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms and settings.masked
+    ]
+    if pairs:
+        shape = records_shape(run, settings.output.path)
+        size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
+        parts += [_to_train_on(shape.path, size), *_lines_of_one(readers, shape)]
+    else:
+        parts.append(
+            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has whole documents "
+            "in order, for tools that do not pack."
+        )
+    parts += _lines_of_others(readers, output["folder"])
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # A corpus smaller than a batch has no figure.
-    if None not in off:
+    # A corpus smaller than a batch has no figure, and pairs are never packed.
+    if None not in off and not pairs:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
             f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
@@ -368,6 +374,29 @@ def _for_the_trainer(
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}
     return parts, {"exports": exports, "output": {**facts, "files": files}}
+
+
+def _to_train_on(place: str, size: int) -> Line:
+    return Line(f"Give your trainer {place} ({byte_size(size)}), unshuffled.", "strong")
+
+
+def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
+    """The configuration of the first trainer that reads rows in the order of training."""
+    from dagster_divorder.view.words import count
+
+    simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
+    if simple is None:
+        return []
+    lines = simple.configuration(
+        shape.reading(), path=shape.path, prefix=shape.prefix, sequence_length=shape.sequence_length
+    )
+    ranks = count(shape.reading().world_size, "rank")
+    return [f"  {simple.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
+
+
+def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
+    names = ", ".join(trainer.name for trainer in readers)
+    return [f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME"] if readers else []
 
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:

@@ -1,8 +1,12 @@
-"""What the records of an input hold, where the settings leave it open: the first record tells."""
+"""What the records of an input hold, where the settings leave it open: the first record tells that is a text or has a
+form."""
 
 from __future__ import annotations
 
-from dagster_divorder.chats.forms import form_of
+from itertools import islice
+
+from dagster_divorder.chats.forms import form_of, without_nulls
+from dagster_divorder.core.fields import value_at
 from dagster_divorder.corpus.find import find_files, own_folders
 from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.shapes import Shape
@@ -10,6 +14,9 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Input, Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Inputs
+
+LOOKED_AT = 100
+"""Records that are looked at until one tells."""
 
 
 def recognised(settings: Settings) -> Settings:
@@ -38,8 +45,11 @@ def _format(block: Input, settings: Settings) -> str:
         return block.format
     try:
         files = find_files(block.paths, own_folders(settings), Shape())
-        record = next(first_records([files]), {})
+        for record in islice(first_records([files]), LOOKED_AT):
+            if isinstance(value_at(record, block.text_field), str):
+                return "auto"
+            if form := form_of(without_nulls(record)):
+                return form
     except DivOrderError:
-        return "auto"
-    is_text = isinstance(record.get(block.text_field), str)
-    return "auto" if is_text else form_of(record) or "auto"
+        pass
+    return "auto"

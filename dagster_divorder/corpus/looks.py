@@ -8,7 +8,6 @@ warnings; they refuse nothing.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -16,19 +15,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-_TURNS = {("role", "content"): "chat messages", ("from", "value"): "ShareGPT conversations"}
-"""(key of the speaker, key of the words) of a turn: the name of such records."""
-_KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "preference pairs": (("chosen",), ("rejected",)),
-    "Alpaca instruction records": (("instruction",), ("output", "response")),
-    "prompt and completion records": (("prompt", "question", "query"), ("completion", "response", "answer")),
+from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
+
+KINDS: dict[Form, str] = {
+    "pairs": "preference pairs",
+    "messages": "chat messages",
+    "conversations": "ShareGPT conversations",
+    "messages_json": "chat messages as JSON strings",
+    "conversations_json": "ShareGPT conversations as JSON strings",
+    "prompt_completion": "prompt and completion records",
+    "alpaca": "instructions or questions with answers",
 }
-"""Kind of records: the alternative names of each field that they have."""
-_WRITTEN_TURNS = ('[{"role"', '[{"content"', '[{"from"', '[{"value"')
-"""Beginnings of a list of turns that is written as a text."""
+"""What records of a form are called."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
-_BETWEEN = ("input", "context")
-"""Optional fields of Alpaca records."""
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
@@ -36,76 +35,43 @@ MIN_RECORDS, LABEL_BYTES = 20, 32
 
 
 class Structure(NamedTuple):
-    """Fields that make up one text together. kind: the name of such records. fields: the names of the fields. rendered:
-    a jq expression of the text. texts: the fields that are texts by themselves."""
+    """Fields of a record that belong together. kind: the name of such records. form: as `input.format` names it, None
+    where it names none."""
 
     kind: str
     fields: tuple[str, ...]
-    rendered: str
-    texts: tuple[str, ...]
+    form: Form | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} ({', '.join(map(repr, self.fields))})"
 
     def said(self, *, by_jq: bool = True) -> str:
         """What the records are and what to do, as the end of a message. by_jq: jq can read them."""
-        lies = "" if self.texts else "the text lies in a list of messages, which is not read yet; "
-        jq = f", or with `jq -c '.text = {self.rendered}' IN > OUT.jsonl`" if by_jq else ""
-        alone = (
-            f"; or, for one field alone, set input.text_field = {json.dumps(self.texts[-1])}"
-            if self.texts
-            else ""
-        )
+        if self.form:
+            return f"{self.name}: set input.format = {json.dumps(self.form)}, and no input.text_field"
+        if len(self.fields) == 1:
+            field = json.dumps(self.fields[0])
+            jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
+            return f"{self.name}; a list of turns is read under the name 'messages': rename the field{jq}"
         return (
-            f"{self.kind} ({', '.join(map(repr, self.fields))}), which are not rendered here: {lies}write each as one "
-            f"text first, with your model's template (tokenizer.apply_chat_template in Python){jq}{alone}"
+            f"{self.name}, and which of these are the question and the answer cannot be told: call them 'instruction' "
+            "and 'output' for a chat, or make a text of them by input.template; or, for one field alone, set "
+            f"input.text_field = {json.dumps(self.fields[-1])}"
         )
 
 
 def structure_of(record: Mapping[str, Any]) -> Structure | None:
-    """The fields of a record that make up one text together, None where its names and values show none."""
-    lists = [name for name, value in record.items() if _turn_keys(value)]
-    for kind, alternatives in _KINDS.items():
-        names = [
-            next((name for name in any_of if _is_filled(record.get(name))), None) for any_of in alternatives
-        ]
-        if kind != "preference pairs" and lists and not set(lists) <= set(names):
-            continue
-        fields = tuple(name for name in names if name)
-        if len(fields) < len(alternatives):
-            continue
-        if "instruction" in fields:
-            between = [name for name in _BETWEEN if isinstance(record.get(name), str)]
-            fields = (fields[0], *between, fields[1])
-        of_text = fields[:1] if kind == "preference pairs" else fields
-        rendered = [_rendered(name, record[name]) for name in of_text]
-        filled = f'([{", ".join(rendered)}] | map(select(. != "")) | join("\\n\\n"))'
-        whole = filled if len(rendered) > 1 else rendered[0]
-        return Structure(
-            kind, fields, whole, tuple(name for name in of_text if isinstance(record[name], str))
-        )
-    for name in lists:
-        keys = _turn_keys(record[name])
-        return Structure(_TURNS[keys], (name,), _rendered(name, record[name]), ())  # type: ignore[index]
-    return None
-
-
-def _turn_keys(value: Any) -> tuple[str, str] | None:
-    if isinstance(value, str) and value.startswith(_WRITTEN_TURNS):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
-    first = value[0] if isinstance(value, list) and value else None
-    return next((keys for keys in _TURNS if isinstance(first, dict) and set(keys) <= first.keys()), None)
-
-
-def _is_filled(value: Any) -> bool:
-    return bool(value) and (isinstance(value, str) or _turn_keys(value) is not None)
-
-
-def _rendered(name: str, value: Any) -> str:
-    field = f".{name}" if name.isascii() and name.isidentifier() else f".[{json.dumps(name)}]"
-    if keys := _turn_keys(value):
-        speaker, said = keys
-        field = f"{field} | fromjson" if isinstance(value, str) else field
-        return f'({field} | map(.{speaker} + ": " + .{said}) | join("\\n\\n"))'
-    return field
+    """The fields of a record that belong together, None where its names and values show none."""
+    if form := form_of(record):
+        return Structure(KINDS[form], fields_of(record, form), form)
+    if lists := [name for name, value in record.items() if is_turns(value)]:
+        return Structure("chat messages", (lists[0],), None)
+    asked, answered = (
+        tuple(name for name in names if isinstance(record.get(name), str) and record[name])
+        for names in ((*QUESTIONS, *CONTEXTS), (*ANSWERS, "completion"))
+    )
+    return Structure("questions and answers", asked + answered, None) if asked and answered else None
 
 
 def characters(value: Any) -> int:

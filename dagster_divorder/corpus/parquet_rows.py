@@ -110,7 +110,7 @@ def json_lines(rows: pa.StructArray) -> list[bytes]:
     Raises:
         InputError: a column has no JSON form.
     """
-    return [orjson.dumps(row) for row in _json_values(rows)]
+    return [orjson.dumps(row) for row in json_values(rows)]
 
 
 def row_as_json(row: pa.RecordBatch) -> bytes:
@@ -118,7 +118,7 @@ def row_as_json(row: pa.RecordBatch) -> bytes:
     members = []
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
-            (value,) = _json_values(column)
+            (value,) = json_values(column)
         except InputError as error:
             value = f"({error})"
         members.append(orjson.dumps(name) + b":" + orjson.dumps(value))
@@ -151,7 +151,7 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
             ) from None
         if as_json:
             try:
-                _json_values(none)
+                json_values(none)
             except InputError as error:
                 raise InputError(
                     f"{_AS_JSON}: column {field.name!r} of type {field.type} has no JSON form: "
@@ -159,19 +159,19 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
                 ) from None
 
 
-def _json_values(column: pa.Array) -> list[Any]:
+def json_values(column: pa.Array) -> list[Any]:
     """n values that orjson can write, None for a null."""
     column, kind = _plain(column)
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         if doubled := _doubled(names):
             raise InputError(f"it has several fields called {doubled!r}")
-        children = [_json_values(child) for child in column.flatten()]
+        children = [json_values(child) for child in column.flatten()]
         rows = zip(*children, strict=True)
         return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
     if _is_list(kind):
         lengths, items = _items(column)
-        values = _json_values(items)
+        values = json_values(items)
         lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
         return _where_valid(column, lists)
     if pa.types.is_floating(kind):

@@ -11,13 +11,20 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.chats.document import MARK, Conversation, as_document
-from dagster_divorder.chats.forms import conversation_of_record, templated, without_nulls
+from dagster_divorder.chats.forms import (
+    NAMES,
+    another_form,
+    conversation_of_record,
+    form_of,
+    without_nulls,
+)
+from dagster_divorder.chats.input_template import compiled, templated
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.columns import id_of
 from dagster_divorder.corpus.json_records import parse
 from dagster_divorder.corpus.looks import structure_of
-from dagster_divorder.corpus.parquet_rows import row_as_json
+from dagster_divorder.corpus.parquet_rows import json_values, row_as_json
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
@@ -66,7 +73,8 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
     """
     text = value_at(record, text_field, _MISSING)
     if text is _MISSING:
-        raise InputError(f"no field {text_field!r}")
+        other = form_of(record)
+        raise InputError(another_form(other, "text") if other else f"no field {text_field!r}")
     if not isinstance(text, str):
         raise InputError(f"field {text_field!r} is a JSON {_json_type(text)}, expected a string")
     if not text:
@@ -129,8 +137,11 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
 
 def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
     """`parse_rows` of records that are no plain texts. A null inside a row counts as a missing key: in a struct Arrow
-    cannot tell one from the other."""
-    invalid = _invalid_rows(rows, "")
+    cannot tell one from the other. A template sees nulls of columns."""
+    invalid, is_template = _invalid_rows(rows, ""), shape.form == "template"
+    read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
+    names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
+    columns = [json_values(rows.column(name)) for name in names]
     documents: list[bytes | None] = []
     reasons: list[str] = []
     for at in range(rows.num_rows):
@@ -138,7 +149,12 @@ def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[byt
         try:
             if at in invalid:
                 raise InputError(invalid[at])
-            document = conversation_in(without_nulls(rows.slice(at, 1).to_pylist()[0]), shape)
+            record = {
+                name: without_nulls(column[at])
+                for name, column in zip(names, columns, strict=True)
+                if is_template or column[at] is not None
+            }
+            document = conversation_in(record, shape)
         except InputError as error:
             reasons.append(str(error))
         documents.append(document)

@@ -97,12 +97,16 @@ class Encoder:
         if not len(texts):
             return np.empty(0, self.id_dtype), np.empty(0, np.int64)
         if not isinstance(texts, pa.Array):
-            texts = _in_utf8(texts)
+            texts = in_utf8(texts)
         ids, lengths = self._encode(texts)
         return ids.astype(self.id_dtype), lengths
 
 
-def _in_utf8(texts: Sequence[str]) -> list[bytes]:
+def in_utf8(texts: Sequence[str]) -> list[bytes]:
+    """
+    Raises:
+        InputError: a text holds a lone surrogate.
+    """
     try:
         return [text.encode() for text in texts]
     except UnicodeEncodeError as error:
@@ -131,10 +135,10 @@ def load_encoder(
     if engine not in ("auto", *get_args(Engine)):
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
     directory = Path(directory)
-    content = _content(directory)
+    content = tokenizer_content(directory)
     if engine == "gigatoken":
         try:
-            fast = _gigatoken_encode(content)
+            fast = gigatoken_encode(content)
             # To load the reference for its vocabulary would take as long as tokenising a megabyte.
             added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
             tokens = {**added, **content["model"]["vocab"]}
@@ -150,7 +154,7 @@ def load_encoder(
     if engine == "tokenizers":
         return Encoder(content, tokens, slow, engine, "asked for")
     try:
-        fast = _gigatoken_encode(content)
+        fast = gigatoken_encode(content)
         texts = [
             *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
             *capped(sample, SAMPLE_BYTES),
@@ -165,7 +169,7 @@ def load_encoder(
     return Encoder(content, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
-def _content(directory: Path) -> dict[str, Any]:
+def tokenizer_content(directory: Path) -> dict[str, Any]:
     """tokenizer.json, whose ids are checked: libraries allocate room for the largest id, or abort."""
     path = directory / TOKENIZER
     content = read_object(path)
@@ -192,14 +196,14 @@ def load_reference(directory: Path) -> Tokenizer:
     Raises:
         InputError: no usable tokenizer.json.
     """
-    _content(directory)
+    tokenizer_content(directory)
     return _load_reference(directory)
 
 
 def _load_reference(directory: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    with _explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
+    with explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
     reference.no_truncation()
     reference.no_padding()
@@ -220,7 +224,7 @@ def _panics_as_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path, fault: str) -> Iterator[None]:
+def explained(path: Path, fault: str) -> Iterator[None]:
     """Turns an error of tokenizers into an InputError, unless memory ran out."""
     try:
         with _panics_as_errors():
@@ -237,8 +241,8 @@ def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
     def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
         ids: list[NDArray[np.uint32]] = []
         strings = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
-        for batch in _batches(strings):
-            with _explained(directory / TOKENIZER, "cannot encode a text"):
+        for batch in in_batches(strings):
+            with explained(directory / TOKENIZER, "cannot encode a text"):
                 encodings = reference.encode_batch_fast(batch, add_special_tokens=False)
             ids += [np.array(encoding.ids, np.uint32) for encoding in encodings]
         return np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids))
@@ -246,14 +250,17 @@ def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
     return encode
 
 
-def _gigatoken_encode(content: dict[str, Any]) -> Encode:
-    """gigatoken without the special tokens, so that it cannot find them in a text."""
+def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encode:
+    """gigatoken for a tokenizer.json. control: special tokens in a text are control tokens; else it has none, so that
+    it cannot find them."""
     import gigatoken
 
     content = {
         **content,
         **dict.fromkeys(("truncation", "padding", "post_processor")),
-        "added_tokens": [token for token in content.get("added_tokens") or [] if not token["special"]],
+        "added_tokens": [
+            token for token in content.get("added_tokens") or [] if control or not token["special"]
+        ],
         "model": {**content["model"], "dropout": None},
     }
     with _panics_as_errors():
@@ -271,9 +278,9 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     """The first difference of two engines in words, or ""."""
-    in_utf8 = _in_utf8(texts)
+    encoded = in_utf8(texts)
     of_fast, of_slow = (
-        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(in_utf8), slow(in_utf8))
+        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(encoded), slow(encoded))
     )
     for text, ids, expected in zip(texts, of_fast, of_slow, strict=True):
         if not np.array_equal(ids, expected):
@@ -291,7 +298,7 @@ def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
             break
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """Texts in batches of some BATCH_CHARACTERS."""
     batch = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
     _, starts = np.unique(batch, return_index=True)
@@ -310,8 +317,8 @@ def token_spans(
     """
     reference = _load_reference(directory)
     reference.encode_special_tokens = True
-    for batch in _batches(texts):
-        with _explained(directory / TOKENIZER, "cannot encode a text"):
+    for batch in in_batches(texts):
+        with explained(directory / TOKENIZER, "cannot encode a text"):
             encodings = reference.encode_batch(batch, add_special_tokens=False)
         for encoding in encodings:
             spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)

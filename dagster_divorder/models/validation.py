@@ -35,7 +35,7 @@ from dagster_divorder.models.spec import (
     quiet,
     special_tokens_around,
 )
-from dagster_divorder.models.tokenize import load_encoder, load_reference
+from dagster_divorder.models.tokenize import load_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +230,7 @@ class _Reader:
             lengths = lengths + len(self.before)
             counts = np.ones(len(ids), bool)
         else:
-            ids, lengths, counts = encode_trained(texts, trained, load_reference(self.tokenizer))
+            ids, lengths, counts = encode_trained(texts, trained, self.tokenizer)
         tokens = ids.astype(np.int64)
         begins = np.cumsum(lengths) - lengths
         # Nothing stands before the first token of a text.

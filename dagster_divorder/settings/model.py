@@ -189,6 +189,11 @@ class Settings(BaseModel):
         return self.masked and self.chats.balance == "trained" and self.chats.train_on != "all"
 
     @property
+    def whole_windows(self) -> bool:
+        """Whether windows are whole sequences: these hold unlike numbers of tokens that shares are of."""
+        return self.masked or not self.packing.packs
+
+    @property
     def counted_key(self) -> dict[str, Any]:
         """The entry of keys that says which tokens shares are of. All of them have none."""
         return {"counted": self.chats.train_on} if self.counts_trained else {}

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from dagster_divorder.chats.forms import Form
+from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -85,8 +86,9 @@ class Input(_Section):
     a field with exactly that name comes first."""
     format: Literal["auto", "text", Form] = "auto"
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
-    alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text where the
-    first record has text_field or that is set, else the first of these that it is."""
+    alpaca: a conversation, rendered by the model's chat template; messages_json, conversations_json: its turns as a
+    JSON string. pairs: chosen and rejected. auto: text if text_field is set, else what the first record is that has
+    that field or one of these forms."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
     """Jinja that makes a text of the fields of a record of any other form, in place of text_field. What stands between
     {% generation %} and {% endgeneration %} is trained on, all if nothing does."""
@@ -109,6 +111,13 @@ class Input(_Section):
                 f"source is {self.source!r}, and source_field {self.source_field!r}; remove one of them"
             )
         return self
+
+    @field_validator("template")
+    @classmethod
+    def _is_jinja(cls, template: str | None) -> str | None:
+        if template is not None:
+            compiled(template)
+        return template
 
     @model_validator(mode="after")
     def _template_stands_alone(self) -> Self:

@@ -20,13 +20,16 @@ from dagster_divorder.errors import InputError
 
 Rows: TypeAlias = NDArray[np.int64]
 
+CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
+"""Forms of records that trainers of conversations read."""
+
 MAX_WORKERS = 1024
 """Loader processes of a rank. A larger number is a mistake, and each costs a model time and memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How an export is read."""
+    """How an export is read. What it says of sequences holds for the records of a curated output, too."""
 
     rows: int
     """Rows of one epoch."""
@@ -98,8 +101,11 @@ class Trainer:
 
     name: str
     title: str
-    formats: tuple[str, ...]
+    formats: tuple[str, ...] = ()
     """Names of the export formats that it reads, best first."""
+    forms: tuple[str, ...] = ()
+    """Forms of records (`input.format`) that it tokenises itself. It reads them from the curated output, in place of
+    an export: a row is a record."""
     default: Callable[[Reading], Rows]
     best: Callable[[Reading], Rows]
     """With `lines` in its configuration, which may set the number of workers."""
@@ -116,6 +122,8 @@ class Trainer:
         return self.lines.format(
             **asdict(reading),
             path=path,
+            folder=path.rpartition("/")[0],
+            reader="parquet" if path.endswith(".parquet") else "json",
             prefix=prefix,
             sequence_length=sequence_length,
             window=sequence_length - 1,

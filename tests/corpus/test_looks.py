@@ -53,28 +53,34 @@ def test_what_it_looks_like(begins: bytes, said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        ({"messages": TURNS}, "user: ask\n\nassistant: answer"),
-        ({"my chat": TURNS}, "user: ask\n\nassistant: answer"),
-        ({"conversations": [{"from": "human", "value": "ask"}]}, "human: ask"),
-        ({"prompt": "ask", "completion": "answer"}, "ask\n\nanswer"),
-        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "user: ask\n\nassistant: answer"),
-        ({"instruction": "do", "input": "", "output": "done"}, "do\n\ndone"),
-        ({"instruction": "do", "context": "here", "response": "done"}, "do\n\nhere\n\ndone"),
-        ({"prompt": "ask", "chosen": TURNS, "rejected": TURNS}, "user: ask\n\nassistant: answer"),
-    ],
-)
-def test_the_program_that_is_proposed_makes_one_text(record: dict[str, Any], text: str) -> None:
-    structure = structure_of(record)
+def test_the_program_that_is_proposed_renames_a_list_of_turns() -> None:
+    structure = structure_of({"my chat": TURNS})
     assert structure
     program = re.search(r"`jq -c '(.*)' IN > OUT.jsonl`", structure.said())
     assert program
-    rendered = subprocess.run(
-        ["jq", "-c", program[1]], input=orjson.dumps(record), capture_output=True, check=True
+    renamed = subprocess.run(
+        ["jq", "-c", program[1]], input=orjson.dumps({"my chat": TURNS}), capture_output=True, check=True
     )
-    assert orjson.loads(rendered.stdout)["text"] == text
+    assert orjson.loads(renamed.stdout)["messages"] == TURNS
+    assert "jq" not in structure.said(by_jq=False)
+
+
+@pytest.mark.parametrize(
+    ("record", "form", "fields"),
+    [
+        ({"source": "a", "messages": TURNS}, "messages", ("messages",)),
+        ({"my chat": TURNS}, None, ("my chat",)),
+        ({"question": "Q", "context": "C", "answer": "a"}, "alpaca", ("question", "context", "answer")),
+        ({"input": "Q", "output": "a"}, None, ("input", "output")),
+        ({"prompt": "Q", "chosen": "a", "rejected": "b"}, "pairs", ("prompt", "chosen", "rejected")),
+    ],
+)
+def test_fields_that_belong_together_are_named(
+    record: dict[str, Any], form: str | None, fields: tuple[str, ...]
+) -> None:
+    structure = structure_of(record)
+    assert structure
+    assert (structure.form, structure.fields) == (form, fields)
 
 
 @pytest.mark.parametrize(

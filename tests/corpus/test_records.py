@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.chats.document import conversation_of
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.corpus.records import parse_lines, parse_rows, reject_line
-from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
+from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 from tests.conftest import examples
@@ -170,3 +171,88 @@ def test_rejects_keep_the_raw_bytes() -> None:
         "raw": '{"a"',
     }
     assert orjson.loads(reject_line("p", {"line": 3}, "why", b"\xff"))["raw_base64"] == "/w=="
+
+
+CHATS = [
+    {
+        "messages": [
+            {"role": "user", "content": "Q"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": {"name": "f", "arguments": {"x": "1"}}}],
+            },
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "a"},
+        ],
+        "tools": [{"name": "f", "parameters": {"x": {"type": "string"}}}],
+    },
+    {
+        "messages": [{"role": "user", "content": "R"}, {"role": "assistant", "content": "b"}],
+        "tools": [{"name": "g", "parameters": {"y": {"type": "string"}}}],
+    },
+    {"messages": [{"role": "user", "content": "S"}, {"role": "assistant", "content": "c"}]},
+]
+
+
+@pytest.mark.parametrize("kind", ["list", "large_list", "json"])
+def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
+    rows = pa.RecordBatch.from_pylist([{"messages": None, "tools": None, "when": None}, *CHATS]).slice(1)
+    messages = rows["messages"]
+    if kind == "json":
+        messages = pa.array([orjson.dumps(chat["messages"]).decode() for chat in CHATS])
+    elif kind == "large_list":
+        messages = messages.cast(pa.large_list(messages.type.value_type))
+    rows = rows.set_column(0, "messages", messages)
+    form = "messages_json" if kind == "json" else "messages"
+    documents, reasons = parse_rows(rows, Shape(form=form))
+    lines, _ = parse_lines([orjson.dumps(chat) for chat in CHATS], Shape(form="messages"))
+    assert not reasons
+    # Columns of a struct have an order of their own.
+    assert list(map(conversation_of, map(bytes.decode, documents))) == list(
+        map(conversation_of, map(bytes.decode, lines))
+    )
+
+
+def test_rows_of_prompts_are_refused_one_by_one() -> None:
+    rows = pa.record_batch(
+        {
+            "prompt": pa.array(["a", "b", None, "d"]).dictionary_encode(),
+            "completion": pa.array(["x", "y", "z", ""]),
+            "time": pa.array([0, 10**15, 0, 0], pa.int64()).view(pa.time64("us")),
+            # Python has no such year.
+            "year": pa.array([10**18, 0, 0, 0], pa.int64()).view(pa.timestamp("s")),
+        }
+    )
+    documents, reasons = parse_rows(rows, Shape(form="prompt_completion"))
+    assert [document is None for document in documents] == [False, True, True, True]
+    assert "column 'time' is not valid" in reasons[0]
+    assert reasons[1:] == ["no field 'prompt'", "the completion is empty"]
+    documents, _ = parse_rows(rows, Shape(form="template", jinja="{{ prompt or 'none' }} {{ completion }}"))
+    assert [document and conversation_of(document.decode()).text for document in documents] == [
+        "a x",
+        None,
+        "none z",
+        "d ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "shape", "reason"),
+    [
+        (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
+        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is no JSON"),
+        (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
+        (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
+        (b'{"text": "a"}', Shape(form="pairs"), "of the form 'text', and input.format is 'pairs'"),
+        (
+            b'{"prompt": "a", "completion": "b"}',
+            Shape(),
+            "of the form 'prompt_completion', and input.format is 'text'",
+        ),
+    ],
+)
+def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:
+    documents, (said,) = parse_lines([line], shape)
+    assert documents == [None]
+    assert reason in said

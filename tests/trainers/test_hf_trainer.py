@@ -61,6 +61,33 @@ def test_the_hugging_face_trainer_shuffles_by_default_and_takes_its_lines() -> N
     assert TrainingArguments().train_sampling_strategy == "random"
 
 
+@pytest.mark.parametrize("strategy", ["group_by_length", "batch_rebalance"])
+def test_strategies_that_look_at_lengths_lose_the_order(strategy: str, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    rows, batch = 256, 16
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        train_sampling_strategy=strategy,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+        use_cpu=True,
+        report_to="none",
+    )
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
+    # Lengths come and go along the plan, so that each of its batches has short rows and long ones.
+    data = Dataset.from_dict({"input_ids": [[row] * (1 + row % 16) for row in range(rows)]})
+    trainer = Trainer(LlamaForCausalLM(LlamaConfig(vocab_size=rows, **sizes)), arguments, train_dataset=data)
+    read = np.hstack(list(trainer.get_train_dataloader().batch_sampler))
+    batches = np.sort(read.reshape(-1, batch), axis=1)
+    assert sorted(read.tolist()) == list(range(rows))
+    assert not (batches == np.arange(rows).reshape(-1, batch)).all(axis=1).any()
+    lengths = 1 + batches % 16
+    # Grouped rows are of a few lengths; the other strategy deals all lengths out within a batch of its own.
+    assert (np.ptp(lengths, axis=1).mean() < 8) == (strategy == "group_by_length")
+
+
 @pytest.mark.parametrize("way", ["default", "best"])
 def test_trl_reads_what_the_models_say(way: str, tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate.data_loader")

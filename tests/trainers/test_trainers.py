@@ -59,7 +59,7 @@ def test_the_best_way_reads_the_plan_and_a_shuffled_plan_is_noticed(
     assert noticed.first.batch == 0
 
 
-KEPT_BY_DEFAULT = {"nanotron"}
+KEPT_BY_DEFAULT = {"nanotron", "trl-kto"}
 
 
 @EVERY
@@ -90,6 +90,12 @@ def test_configuration_can_be_read_by_the_trainer_it_is_for(trainer: Trainer) ->
         options = dict(line.split(" ") for line in lines.splitlines() if not line.startswith("#"))
         assert options["--train-samples"] == "96"
         assert options["--seq-length"] == "33"
+    elif trainer.name == "ms-swift":
+        assert "--per_device_train_batch_size 4\n--gradient_accumulation_steps 2\n--max_steps 6\n" in lines
+    elif trainer.name in ("axolotl", "llama-factory", "torchtune"):
+        keys = yaml.safe_load(lines)
+        assert keys["gradient_accumulation_steps"] == 2
+        assert keys.get("max_steps", keys.get("max_steps_per_epoch")) == 6
     elif trainer.name == "nanotron":
         tokens = yaml.safe_load(lines)["tokens"]
         assert tokens == {

@@ -3,8 +3,8 @@
 Letters: N documents, S sequences, L tokens a sequence.
 
 Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. Where
-records are not packed, each is a sequence, and windows are whole sequences. Every
-pair of a document strategy and a sequence strategy is measured against the corpus's mix, without frozen items.
+records are not packed, each is a sequence, and windows are whole sequences. Every pair of a document strategy and a
+sequence strategy is measured against the corpus's mix, without frozen items.
 `diversity.flush` uses the documents in their order, as a flushing packer would, so it does not depend on the strategy
 of the sequences.
 Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.

@@ -26,21 +26,24 @@ def measure_packed(
     *,
     batch: int,
     whole: bool = False,
+    counted: ArrayLike | None = None,
     targets: Mapping[str, Targets] | None = None,
 ) -> Diversity:
     """Every measure of `packed` in the order of the first epoch; `windows` and `seam` continue through all epochs.
 
     epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch, targets: as for `measure`, by document.
-    whole: windows are whole sequences, as where these hold very different numbers of tokens.
+    whole: windows are whole sequences, as where these hold very different numbers of tokens. counted: int (Q,), tokens
+    of each run that shares are of, by default all; others are no tokens here. It takes `whole`.
     """
+    tokens = packed.length if counted is None else np.asarray(counted, np.int64)
     rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
     (first, indptr), *others = rows
     bounds = None
     if whole:
-        bounds = [np.concatenate([[0], np.cumsum(packed.length[runs])])[edges] for runs, edges in rows]
+        bounds = [np.concatenate([[0], np.cumsum(tokens[runs])])[edges] for runs, edges in rows]
     measured = measure(
         first,
-        packed.length,
+        tokens,
         {trait: np.asarray(codes)[packed.document] for trait, codes in traits.items()},
         n_values,
         sequence_length=packed.sequence_length,

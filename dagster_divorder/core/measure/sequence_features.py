@@ -6,7 +6,8 @@ Cost: O(Q log Q).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,19 +28,30 @@ LONG = TENTHS
 """Sequences from which a document counts as long; its parts should be spread over the tenths."""
 
 
+@dataclass(frozen=True, eq=False)
 class SequenceRuns(ReadRuns):
-    """Sequences in an order, with their runs of at least one token."""
+    """Sequences in an order, with their runs of at least one token. counted: int64 (Q,), tokens of each that mixes and
+    means are of."""
+
+    counted: Ints
 
     @classmethod
-    def of(cls, packed: PackedSequences, order: ArrayLike, tokens: ArrayLike) -> SequenceRuns:
+    def of(
+        cls,
+        packed: PackedSequences,
+        order: ArrayLike,
+        tokens: ArrayLike,
+        count: Callable[[ReadRuns], Ints] | None = None,
+    ) -> SequenceRuns:
         """The sequences of `order`, int (S,), in that order, without end-of-text tokens. tokens: (N,), of each document
-        without them."""
+        without them. count: gives the tokens of runs that mixes and means are of, by default all."""
         read = sequences_stream(packed, order)
         length = np.minimum(read.length, np.asarray(tokens, np.int64)[read.document] - read.start)
         # A sequence may hold nothing but an end-of-text token.
         own = length > 0
         kept = np.concatenate([[0], np.cumsum(own)])
-        return cls(read.document[own], read.start[own], length[own], kept[read.indptr])
+        runs = ReadRuns(read.document[own], read.start[own], length[own], kept[read.indptr])
+        return cls(**vars(runs), counted=runs.length if count is None else count(runs))
 
     def __len__(self) -> int:
         """S."""
@@ -52,8 +64,8 @@ class SequenceRuns(ReadRuns):
 
     @cached_property
     def tokens(self) -> NDArray[np.float64]:
-        """Tokens of each sequence, float64 (S,), at least 1."""
-        return np.maximum(np.bincount(self.sequence, self.length, len(self)), 1.0)
+        """Counted tokens of each sequence, float64 (S,), at least 1."""
+        return np.maximum(np.bincount(self.sequence, self.counted, len(self)), 1.0)
 
     @cached_property
     def documents(self) -> tuple[Ints, Ints]:
@@ -61,8 +73,8 @@ class SequenceRuns(ReadRuns):
         return np.unique(self.document, return_inverse=True)
 
     def mix(self, codes: NDArray[np.integer]) -> csr_matrix:
-        """Tokens of each value in each sequence, CSR int64 (S, J). codes: int (Q,) by run."""
-        return self._counts(codes, self.length)
+        """Counted tokens of each value in each sequence, CSR int64 (S, J). codes: int (Q,) by run."""
+        return self._counts(codes, self.counted)
 
     def held(self, fewest: int) -> csr_matrix:
         """Sequences (rows) of each document that lies in at least `fewest` of them, CSR (S, G) of ones."""
@@ -72,8 +84,8 @@ class SequenceRuns(ReadRuns):
         return occurrences[:, np.bincount(occurrences.indices, minlength=occurrences.shape[1]) >= fewest]
 
     def per_token(self, values: NDArray[np.number]) -> NDArray[np.float64]:
-        """Mean of `values` (Q,) by run over the tokens of each sequence, float64 (S,)."""
-        return np.asarray(np.bincount(self.sequence, self.length * values, len(self)) / self.tokens)
+        """Mean of `values` (Q,) by run over the counted tokens of each sequence, float64 (S,)."""
+        return np.asarray(np.bincount(self.sequence, self.counted * values, len(self)) / self.tokens)
 
     def _counts(self, codes: NDArray[np.integer], counts: Ints) -> csr_matrix:
         from scipy.sparse import csr_matrix

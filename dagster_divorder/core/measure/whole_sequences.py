@@ -2,7 +2,8 @@
 
 Letters: N runs in reading order, S sequences, J trait values, W sequences a window, E epochs.
 
-A window is W successive sequences, and its shares are of the tokens in it; padding is no token.
+A window is W successive sequences, and its shares are of the tokens in it; padding is no token, and neither are tokens
+that do not count. A window without tokens deviates by 0.
 Cost: O(N + S J) time for each window size, O(S) memory.
 Known weakness: `ideal` and `window_tokens` are those of a window of mean size.
 """
@@ -57,18 +58,14 @@ def laid_end_to_end(epochs: Sequence[LaidSequences]) -> LaidSequences:
 
 def aligned_sequences(laid: LaidSequences, size: int, mix: MovingMix) -> tuple[Floats, Floats, Floats, Ints]:
     """(worst, tv, l2, tokens) of each full window of `size` sequences, (windows,). See `core.measure.shares`."""
-    from dagster_divorder.core.kernels.moving_windows import moving_deviations
-
     last = (len(laid.bounds) - 1) // size * size
     edges = laid.bounds[: last + 1 : size]
-    return (*moving_deviations(laid.tokens, laid.codes, mix, edges[:-1], edges[1:]), np.diff(edges))
+    return (*_deviations(laid, mix, edges[:-1], edges[1:]), np.diff(edges))
 
 
 def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: MovingMix) -> WindowDeviation:
     """Worst and mean deviation of one trait over every first sequence of a window of `size` sequences. share: of the
     trait's values in all tokens, float64 (J,)."""
-    from dagster_divorder.core.kernels.moving_windows import moving_deviations
-
     sequences, total = len(laid.bounds) - 1, int(laid.bounds[-1])
     window = max(1, round(total / max(sequences, 1) * size))
     ideal = shuffled_tokens(share, window)
@@ -78,7 +75,7 @@ def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: Moving
             window, int(total > 0), 0.0, 0.0, 0.0, 0.0, start, 0 < sequences < size, *ideal
         )
     starts = laid.bounds[:-size]
-    worst, tv, _ = moving_deviations(laid.tokens, laid.codes, mix, starts, laid.bounds[size:])
+    worst, tv, _ = _deviations(laid, mix, starts, laid.bounds[size:])
     return WindowDeviation(
         window,
         len(starts),
@@ -98,8 +95,6 @@ def sequence_seams(
     """The seams of epochs of the same sequences, as `core.measure.seam.seams`, at every first sequence of a window.
 
     mix: a moving one of at least two epochs, or None; constant: the mix of the whole."""
-    from dagster_divorder.core.kernels.moving_windows import moving_deviations
-
     sequences, total = len(epochs[0].bounds) - 1, int(epochs[0].bounds[-1])
     window = max(1, round(total / max(sequences, 1) * size))
     if sequences <= size:
@@ -110,14 +105,29 @@ def sequence_seams(
         both, begin = laid_end_to_end([tail, head]), total - int(tail.bounds[-1])
         here = constant if mix is None else mix._replace(at=mix.at - begin)
         starts, ends = both.bounds[: size + 1], both.bounds[size:]
-        worst, tv, _ = moving_deviations(both.tokens, both.codes, here, starts, ends)
+        worst, tv, _ = _deviations(both, here, starts, ends)
         step = _shares(head, n_values) - _shares(tail, n_values)
         if mix is not None:
             edges = both.bounds[[0, size, 2 * size]].astype(np.float64)
-            step -= np.diff(wanted_between(here, edges), axis=0)[0]
+            if (np.diff(edges) > 0).all():
+                step -= np.diff(wanted_between(here, edges), axis=0)[0]
         figures.append((worst.max(), worst.mean(), tv.max(), tv.mean(), np.abs(step).sum() / 2))
     return over_seams(window, figures)
 
 
+def _deviations(
+    laid: LaidSequences, mix: MovingMix, starts: Ints, ends: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """(worst, tv, l2) of the windows of tokens [starts, ends), (windows,) each; 0 without tokens."""
+    from dagster_divorder.core.kernels.moving_windows import moving_deviations
+
+    some = starts < ends
+    worst, tv, l2 = (np.zeros(len(starts)) for _ in range(3))
+    worst[some], tv[some], l2[some] = moving_deviations(
+        laid.tokens, laid.codes, mix, starts[some], ends[some]
+    )
+    return worst, tv, l2
+
+
 def _shares(laid: LaidSequences, n_values: int) -> Floats:
-    return np.bincount(laid.codes, laid.tokens, n_values) / laid.tokens.sum()
+    return np.bincount(laid.codes, laid.tokens, n_values) / max(1, laid.tokens.sum())

@@ -3,7 +3,8 @@
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
 are compared with the mix of the whole order; for a trait with `order.targets`, with the mix that comes closest to its
-targets.
+targets. Where some tokens are not trained on, windows are whole sequences, shares are of the tokens that
+`chats.balance` names, and shuffled documents are packed by `best_fit` where the plan is.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import RunCounter, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -69,6 +70,9 @@ ORDER_BYTES = 100
 """Peak memory that measuring an order takes, a document."""
 FEWEST_COLUMNS = 60
 """Columns of a bar in the picture, at least. With more batches than these a column is a batch."""
+
+COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
+"""What shares are of, by `Settings.counts_trained`."""
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Orders of documents that are orders of sequences where records are not packed."""
@@ -100,22 +104,26 @@ def load_table(run: Run) -> list[dict[str, Any]]:
 
 
 def _measure_diversity(run: Run) -> Made:
-    traits = load_stream(run).traits
-    measured = _measure_orders(run, traits)
+    stream = load_stream(run)
+    traits, count = stream.traits, run_counter(run, stream.view)
+    measured = _measure_orders(run, traits, count)
     worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
     metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
     for ours, shares in worse.items():
         metrics[ours]["shuffled_batches_worse"] = shares
         metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
-    _add_targets(run, traits, metrics)
+    _add_targets(run, traits, count, metrics)
     files: dict[str, Any] = {
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
     }
     if "plot" in run.settings.output.sidecars:
-        files["picture"] = File(_picture(run, traits, measured), "png")
+        files["picture"] = File(_picture(run, traits, count, measured), "png")
     summary = [summary_row(name, metrics[name]) for name in ORDERS]
-    return Made(files, figures={"summary": summary, "findings": findings(metrics)})
+    told = findings(metrics)
+    if run.settings.masked:
+        told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
+    return Made(files, figures={"summary": summary, "findings": told})
 
 
 def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
@@ -126,11 +134,15 @@ def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
             run.progress.note(warning)
 
 
-def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
-    settings = run.settings.sequence
+def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Diversity]:
+    settings, whole = run.settings.sequence, run.settings.whole_windows
     targets, packs = trait_targets(run.settings.order.targets, traits), run.settings.packing.packs
 
     def documents(order: np.ndarray) -> Diversity:
+        if whole:
+            pieces = Pieces(order, np.zeros_like(order), traits.tokens[order])
+            packed = pack(pieces, method="concat", sequence_length=settings.length)
+            return sequences(packed, np.arange(len(packed)))
         return measure(
             order,
             traits.tokens,
@@ -148,7 +160,8 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
             traits.codes,
             traits.sizes(),
             batch=settings.batch,
-            whole=not packs,
+            whole=whole,
+            counted=count(packed),
             targets=targets,
         )
 
@@ -196,19 +209,20 @@ def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
     }
 
 
-def _add_targets(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
+def _add_targets(run: Run, traits: Traits, count: RunCounter, metrics: dict[str, dict[str, Any]]) -> None:
     """Add to the metrics of the orders that DivOrder made how they follow their targets."""
     tables = run.settings.order.targets
-    # By order, for each epoch: documents int64 (Q,), tokens of each run int64 (Q,).
+    # By order, for each epoch: documents int64 (Q,), counted tokens of each run int64 (Q,).
     epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
     window = 0
     if tables:
         order, packed = load_order(run), load_packed(run)
-        window = batch_tokens(run, packed)
-        epochs["curated"] = [(order, traits.tokens[order])]
+        counted = count(packed)
+        window = batch_tokens(run, packed, counted)
+        epochs["curated"] = [(order, traits.counted[order])]
         for epoch in load_sequence_order(run):
             runs, _ = runs_in_order(packed.indptr, epoch)
-            epochs["sequences"].append((packed.document[runs], packed.length[runs]))
+            epochs["sequences"].append((packed.document[runs], counted[runs]))
         if not run.settings.packing.packs:
             epochs["curated"] = epochs["sequences"][:1]
     for name, streams in epochs.items():
@@ -230,18 +244,26 @@ def _sequences_as_read(run: Run) -> tuple[PackedSequences, np.ndarray]:
 
 def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
     """What training gets without any order: documents shuffled and packed, as many tokens of each as the plan holds,
-    and the sequences shuffled for every epoch. A last sequence that is not full stays last."""
+    and the sequences shuffled for every epoch. A last sequence that is not full stays last, unless all are padded."""
     plan = load_packed(run)
     if not run.settings.packing.packs:
         random = np.random.default_rng([run.settings.seed, number])
         return plan, np.stack([random.permutation(len(plan)) for _ in range(run.settings.sequence.epochs)])
-    tokens = np.bincount(plan.document, plan.length, len(traits.tokens))
+    order, method = _shuffle(run, len(traits.tokens), number), "concat"
+    if run.settings.masked:
+        # The plan's own runs, of which the same tokens are trained on.
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        runs = np.lexsort((plan.start, place[plan.document]))
+        pieces = Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
+        method = "best_fit" if run.settings.packing.method == "best_fit" else "concat"
+    else:
+        tokens = np.bincount(plan.document, plan.length, len(traits.tokens)).astype(np.int64)
+        pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order])
+        del tokens
     del plan
-    order = _shuffle(run, len(traits.tokens), number)
-    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order].astype(np.int64))
-    del tokens
-    packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
-    full = int((packed.padding == 0).sum())
+    packed = pack(pieces, method=method, sequence_length=run.settings.sequence.length)
+    full = len(packed) if method == "best_fit" else int((packed.padding == 0).sum())
     random = np.random.default_rng([run.settings.seed, number, 1])
     rows = [
         np.append(random.permutation(full), np.arange(full, len(packed)))
@@ -250,7 +272,7 @@ def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSe
     return packed, np.stack(rows)
 
 
-def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
+def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity]) -> bytes:
     from dagster_divorder.view.pictures import BAR_PIXELS, PicturedOrder, ordering_comparison
 
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
@@ -259,7 +281,7 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
         # The documents in order lie between shuffled and ordered sequences; they are a row of the table only.
         if name != "curated":
             columns = int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
-            tokens = runs.length
+            tokens = count(runs)
             mix = cluster_mix(np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns)
             orders[name] = PicturedOrder(measured[name], distinct, mix)
     return ordering_comparison(orders, load_names(run))
@@ -426,6 +448,8 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
         "end_of_text": settings.packing.end_of_text,
         **({} if settings.packing.packs else {"packs": False}),
+        **({"masked": True, "method": settings.packing.method} if settings.masked else {}),
+        **settings.counted_key,
         "plot": "plot" in settings.output.sidecars,
         # A new measure is a new key, so that no summary lacks it.
         "measures": SUMMARY,

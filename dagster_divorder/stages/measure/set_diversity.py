@@ -26,7 +26,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads, vectors_stage
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
@@ -172,7 +172,7 @@ def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) ->
 
 
 def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
-    """The Vendi score of batches, each document by its tokens in them, a row an order."""
+    """The Vendi score of batches, each document by its counted tokens in them, a row an order."""
     stream, packed, sequences = load_stream(run), load_packed(run), load_sequence_order(run)[0]
     draw = np.random.default_rng(run.settings.seed)
     items = np.arange(len(stream.view))
@@ -181,15 +181,16 @@ def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
         "documents shuffled": draw.permutation(items),
         "documents in order": load_order(run),
     }
-    runs = {name: (order, stream.traits.tokens[order]) for name, order in orders.items()}
+    runs = {name: (order, stream.traits.counted[order]) for name, order in orders.items()}
+    of_runs = run_counter(run, stream.view)(packed)
     shuffled = {
         "training sequences shuffled": draw.permutation(sequences),
         "training sequences in order": sequences,
     }
     for name, order in shuffled.items():
         at, _ = runs_in_order(packed.indptr, order)
-        runs[name] = packed.document[at], packed.length[at]
-    rows, size = [], batch_tokens(run, packed)
+        runs[name] = packed.document[at], of_runs[at]
+    rows, size = [], batch_tokens(run, packed, of_runs)
     for name, (items, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
         scores = window_scores(vectors, stream.record(items), tokens, size)
         rows.append(
@@ -233,6 +234,7 @@ def _set_diversity_reads(settings: Settings) -> tuple[str, ...]:
 
 def _set_diversity_settings(settings: Settings) -> dict[str, Any]:
     batches = {"batch": [settings.sequence.batch, settings.sequence.length], "seed": settings.seed}
+    batches |= settings.counted_key
     return {"source": settings.input.source_field, **(batches if settings.selects else {})}
 
 

@@ -3,7 +3,8 @@
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
 The sample is whole batches evenly spaced along the order, of at most TOKENS and SEQUENCES, but twenty batches at least.
-It leaves out a last sequence that is not full and sequences that a trainer has consumed. Features come from the plan,
+It leaves out a last sequence that is not full and sequences that a trainer has consumed. Mixes and means are of the
+tokens that shares are of, words of all. Features come from the plan,
 the traits, the token ids and the vectors that an output needs, so the result does not depend on which evidence was made
 before. Files are read fragment by fragment.
 Cost: bounded, but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
@@ -36,7 +37,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Size, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_view
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
 from dagster_divorder.stages.topics.components import (
@@ -101,7 +102,7 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Se
     order = order[full[order]]
     sequence = run.settings.sequence
     sampled = sampled_places(len(order), sequence.batch, min(SEQUENCES, TOKENS // sequence.length))
-    return SequenceRuns.of(packed, order[sampled], traits.tokens)
+    return SequenceRuns.of(packed, order[sampled], traits.tokens, run_counter(run, stream_view(run)))
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
@@ -160,8 +161,8 @@ def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
 def _vectors(
     run: Run, sample: SequenceRuns, space: Space, clusters: ClusterFit | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, int32 (Q,), zeros
-    without `clusters`)."""
+    """(the mean vector of each sequence's counted tokens, float32 (S, D); the cluster of each run's document, int32
+    (Q,), zeros without `clusters`)."""
     from scipy.sparse import csr_matrix
 
     sums = np.zeros((len(sample), 0), np.float32)
@@ -173,7 +174,7 @@ def _vectors(
         if not sums.size:
             sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
         sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
-        tokens = sample.length[runs].astype(np.float32)
+        tokens = sample.counted[runs].astype(np.float32)
         sums[sequences] += csr_matrix((tokens, (at, place)), shape=(len(sequences), len(unique))) @ vectors
         if clusters:
             codes[runs] = assign(vectors, clusters)[0][place]
@@ -208,6 +209,7 @@ def _stationarity_settings(settings: Settings) -> dict[str, Any]:
         "targets": bool(settings.order.targets),
         "batch": settings.sequence.batch,
         "seed": settings.seed,
+        **settings.counted_key,
     }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.measure.packed import ReadRuns
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
@@ -94,11 +95,15 @@ def load_stream(run: Run) -> TrainingStream:
     return TrainingStream(records, run.view.take(records), traits.take(records))
 
 
-def run_counter(run: Run, view: View) -> Callable[[Pieces | PackedSequences], np.ndarray]:
-    """A function of runs of tokens of a view's items, which gives the tokens of each that shares are of, int64 (Q,)."""
+RunCounter = Callable[[Pieces | PackedSequences | ReadRuns], np.ndarray]
+"""Gives the tokens of each run of a view's items that shares are of, int64 (Q,)."""
+
+
+def run_counter(run: Run, view: View) -> RunCounter:
+    """Loads what it needs, so make one for many runs."""
     mask = load_loss_mask(run) if run.settings.counts_trained else None
 
-    def count(runs: Pieces | PackedSequences) -> np.ndarray:
+    def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
         if mask is None:
             return runs.length
         return mask.within(view.document_row[runs.document], runs.start, runs.length)

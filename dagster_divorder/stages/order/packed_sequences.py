@@ -75,12 +75,13 @@ def load_packed(run: Run) -> PackedSequences:
     return _unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
-def batch_tokens(run: Run, packed: PackedSequences) -> int:
-    """Tokens of a batch of the plan's sequences. Sequences that are not filled count as the mean one."""
+def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
+    """Tokens of a batch of the plan's sequences that shares are of. Sequences of unlike numbers count as the mean one.
+    counted: int64 (Q,), those of each run."""
     sequence = run.settings.sequence
-    if run.settings.packing.packs:
+    if not run.settings.whole_windows:
         return sequence.length * sequence.batch
-    return max(1, round(int(packed.length.sum()) * sequence.batch / max(1, len(packed))))
+    return max(1, round(int(counted.sum()) * sequence.batch / max(1, len(packed))))
 
 
 def _pack_documents(run: Run) -> Made:

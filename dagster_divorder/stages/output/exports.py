@@ -44,6 +44,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
@@ -61,7 +62,7 @@ from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
-from dagster_divorder.write.curated import OutputFolder, refuse_strangers, scratch_beside, tidy
+from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
@@ -249,8 +250,11 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
 
 
 def planned_shape(run: Run, trainer: Trainer) -> Shape:
-    """The shape of the export that a trainer would read under these settings."""
-    settings, format = run.settings, FORMATS[trainer.formats[0]]
+    """The shape of the export that a trainer would read under these settings, or of the curated output."""
+    settings = run.settings
+    if trainer.forms:
+        return records_shape(run, settings.output.path)
+    format = FORMATS[trainer.formats[0]]
     shape = Shape(
         path=str(_folder(run, format.name)),
         prefix=f"train-{_tag(run, format)}",
@@ -266,6 +270,23 @@ def planned_shape(run: Run, trainer: Trainer) -> Shape:
         files = tuple(min(rows, shape.rows - first) for first in range(0, shape.rows, rows))
         shape = replace(shape, files=files)
     return shape
+
+
+def records_shape(run: Run, folder: Place) -> Shape:
+    """The shape of the curated output in a folder: a row is a record."""
+    written = (read_manifest(folder) or {}).get("files", {})
+    names = [name for name in written if RECORDS.fullmatch(name)]
+    kind = run.view.kind if run.settings.output.format == "auto" else run.settings.output.format
+    return Shape(
+        path=str(folder / (names[0] if len(names) == 1 else f"curated*.{kind}")),
+        prefix="",
+        sequences=len(load_order(run)),
+        epochs=1,
+        sequence_length=0,
+        batch=run.settings.sequence.batch,
+        files=(),
+        layout={},
+    )
 
 
 def plan_fingerprint(run: Run) -> str:

@@ -58,7 +58,13 @@ from dagster_divorder.stages.measure.diversity_metrics import (
     read_in_order,
 )
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import (
+    RunCounter,
+    TrainingStream,
+    load_stream,
+    run_counter,
+    stream_reads,
+)
 from dagster_divorder.stages.order.bin_edges import is_number, load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -159,7 +165,7 @@ def numbers(
     settings, verdict, corpus = run.settings, load_verdict(run), _load_corpus(run)
     metrics, traits = verdict.metrics, corpus.stream.traits
     tokens = traits.tokens
-    coloured = largest(tokens, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
+    coloured = largest(traits.counted, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
@@ -191,7 +197,7 @@ def numbers(
         cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
         other_clusters=coloured.others,
         categories=[
-            _along(corpus, field, names, largest(tokens, codes, len(names), KEPT), "other values")
+            _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
             for field, (codes, names) in corpus.categories.items()
         ],
         worst=[
@@ -273,7 +279,8 @@ def _last_written(run: Run, receipt: Receipt) -> str:
 class _Corpus:
     """What is trained on, and its orders. names: of the clusters, as people see them. orders: see `read_in_order`.
     epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every numeric trait, the length
-    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code."""
+    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code.
+    tokens_of: the tokens of runs that shares are of."""
 
     run: Run
     names: Sequence[str]
@@ -283,6 +290,7 @@ class _Corpus:
     orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
     edges: Mapping[str, np.ndarray]
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+    tokens_of: RunCounter
 
 
 def _load_corpus(run: Run) -> _Corpus:
@@ -303,13 +311,15 @@ def _load_corpus(run: Run) -> _Corpus:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
             categories[field] = stream.of_items(coded.codes), coded.names
     orders = read_in_order(run, traits)
-    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories)
+    tokens_of = run_counter(run, stream.view)
+    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories, tokens_of)
 
 
 def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
     """Where each value of a trait lies in each order. others: the name for all values but the largest."""
-    total = int(corpus.stream.traits.tokens.sum())
-    columns = max(1, min(total, int(np.clip(total // batch_tokens(corpus.run, corpus.packed), *COLUMNS))))
+    total = int(corpus.stream.traits.counted.sum())
+    window = batch_tokens(corpus.run, corpus.packed, corpus.tokens_of(corpus.packed))
+    columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
     tokens = shown.tokens.tolist()
     if shown.others:
@@ -318,7 +328,7 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
     mixes = {
         name: cluster_mix(
             np.arange(len(runs.length)),
-            runs.length,
+            corpus.tokens_of(runs),
             shown.codes[runs.document],
             max(1, shown.count),
             columns,
@@ -331,21 +341,25 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
 def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     packed, traits = corpus.packed, corpus.stream.traits
-    total = int(packed.length.sum())
+    counted = corpus.tokens_of(packed)
+    total = int(counted.sum())
     epoch, start = divmod(batch["worst_start"], total)
     # The batch may run on into the next epoch.
     runs = np.concatenate(
         [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
     )
     window = batch["window_tokens"]
-    if not corpus.run.settings.packing.packs:
-        first = np.searchsorted(np.cumsum(packed.length[runs]), start, side="right")
-        window = int(packed.length[runs[first : first + corpus.run.settings.sequence.batch]].sum())
-    runs, inside = window_contents(runs, packed.length, start, window)
+    if corpus.run.settings.whole_windows:
+        sizes = np.diff(np.concatenate([[0], np.cumsum(counted)])[packed.indptr])
+        order = np.concatenate(corpus.epochs[epoch : epoch + 2])
+        bounds = np.concatenate([[0], np.cumsum(sizes[order])])
+        first = int(np.searchsorted(bounds, start))
+        window = int(bounds[min(first + corpus.run.settings.sequence.batch, len(order))] - start)
+    runs, inside = window_contents(runs, counted, start, window)
     documents, tokens = _by_document(packed.document[runs], inside)
     codes, values = traits.codes[trait], traits.sizes()[trait]
     shares = np.bincount(codes[documents], tokens, values) / tokens.sum()
-    whole = np.bincount(codes, traits.tokens, values) / traits.tokens.sum()
+    whole = np.bincount(codes, traits.counted, values) / traits.counted.sum()
     value = int(np.abs(shares - whole).argmax())
     over = shares[value] > whole[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
@@ -365,7 +379,10 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     if not len(packed):
         return []
     counts, _ = sequence_counts(
-        packed, {"cluster": traits.codes["cluster"]}, {"cluster": traits.sizes()["cluster"]}
+        packed,
+        {"cluster": traits.codes["cluster"]},
+        {"cluster": traits.sizes()["cluster"]},
+        corpus.tokens_of(packed),
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)

@@ -7,7 +7,7 @@ spans of tokens that may be trained on (`models.chat_tokens.encode_documents`)."
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,18 @@ from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.fragments import read_content, read_words
+from dagster_divorder.store.sample import contents, document_sizes, rows_by_id
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
+    from dagster_divorder.models.chat_tokens import ChatEncoder, Way
     from dagster_divorder.models.tokenize import Engine
 
 MAX_SHARE_WITHOUT = 0.01
+SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
+"""Documents on which ways to tokens of conversations are compared."""
 
 
 def tokenize(
@@ -43,37 +48,77 @@ def tokenize(
 
 
 def tokenize_chats(
-    store: Store, model: str | Path, template: ChatTemplate, id_dtype: np.dtype, fragment: Fragment
+    store: Store,
+    model: str | Path,
+    tokenizer: str,
+    template: ChatTemplate,
+    way: Way,
+    id_dtype: np.dtype,
+    fragment: Fragment,
 ) -> dict[str, np.ndarray]:
-    """The same of documents some of which are no plain texts, with their spans."""
-    from dagster_divorder.models.chat_tokens import encode_documents
-    from dagster_divorder.models.tokenize import load_reference
-
-    documents = read_content(store, fragment.file).combine_chunks()
-    arrays = encode_documents(documents, load_reference(model_path(store, model)), template)
+    """The same of documents some of which are no plain texts, with their spans. way: see `_chat_way`."""
+    encoder = _kept_chat_encoder(model_path(store, model), tokenizer, template, way)
+    arrays = encoder.encode(read_content(store, fragment.file).combine_chunks())
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
+
+
+@lru_cache(maxsize=1)
+def _kept_chat_encoder(directory: Path, tokenizer: str, template: ChatTemplate, way: Way) -> ChatEncoder:
+    """The encoder that a process keeps. tokenizer: the fingerprint of the one in the folder."""
+    from dagster_divorder.models.chat_tokens import ChatEncoder
+
+    return ChatEncoder(directory, template, way)
+
+
+def _template(run: Run) -> ChatTemplate:
+    # Marked texts need a template no more than plain ones do.
+    return template_of(run) or ChatTemplate("", {}, ())
+
+
+def _chat_way(run: Run) -> dict[str, Any]:
+    """The fastest way to the reference's tokens of conversations (`way`), and of what (`of`). It stays while these do:
+    appended documents are tokenised as those before."""
+    if "chat_way" not in run.memo:
+        from dagster_divorder.models.chat_tokens import fastest_way
+
+        model, template, last = load_base_model(run), _template(run), load_receipt(run.store, "token_counts")
+        engine = model.info["engine"]
+        known = last.facts.get("chats") if last else None
+        of = [model.info["tokenizer"], engine, template.fingerprint]
+        if not known or known["of"] != of:
+            rows = rows_by_id(run.store, run.view, SAMPLE_DOCUMENTS)
+            total = np.cumsum(document_sizes(run.store, run.view)[rows])
+            rows = rows[: np.searchsorted(total, SAMPLE_BYTES)]
+            sample = contents(run.store, run.view.documents, rows).to_pylist()
+            way, reason = fastest_way(model.directory, template, engine, sample)
+            known = {"way": way, "reason": reason, "of": of}
+        run.memo["chat_way"] = known
+    way_of_all: dict[str, Any] = run.memo["chat_way"]
+    return way_of_all
 
 
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
     if run.settings.masked:
         dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
-        # Marked texts need a template no more than plain ones do.
-        template = template_of(run) or ChatTemplate("", {}, ())
-        return partial(tokenize_chats, run.store, model.place, template, dtype)
+        way = _chat_way(run)["way"]
+        return partial(
+            tokenize_chats, run.store, model.place, model.info["tokenizer"], _template(run), way, dtype
+        )
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
 
 def _inputs(run: Run) -> dict[str, Any]:
     model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
-    template = template_of(run)
-    chats = {"masked": run.settings.masked, "template": template.fingerprint if template else None}
-    return {**model, **(chats if run.settings.masked else {})}
+    if not run.settings.masked:
+        return model
+    return {**model, "masked": True, "template": _template(run).fingerprint, "way": _chat_way(run)["way"]}
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     # All documents have their tokens now, and the encoder takes 100 MB.
     forget_encoder()
+    _kept_chat_encoder.cache_clear()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
     if not lengths.any():
         raise InputError(
@@ -84,6 +129,7 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "tokens": int(lengths.sum()),
         "longest_document": int(lengths.max()),
         "engine": run.receipt("base_model").facts["engine"],
+        **({"conversations": _chat_way(run)["way"]} if run.settings.masked else {}),
     }
 
 
@@ -121,6 +167,7 @@ TOKEN_COUNTS = PerDocument(
     description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
     reads=("raw_docs", "base_model"),
     inputs=_inputs,
+    facts=lambda run: {"chats": _chat_way(run)} if run.settings.masked else {},
     doing="tokenising",
     pace=(0.03, 0.019),
     compute=_tokenize_documents,
