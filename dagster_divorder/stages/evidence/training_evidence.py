@@ -634,13 +634,12 @@ def _masked_rows(
     """Texts with their trained spans, whole, int32 (3, n, L): as many as tokens fit into `most` rows, but at least one.
     What is longer than a row is cut."""
     from dagster_divorder.models.chat_tokens import encode_trained
-    from dagster_divorder.models.tokenize import load_reference
 
     read, spans = zip(*texts, strict=True)
     ids, lengths, trained = encode_trained(
         read,
         [[(span["first"], span["last"]) for span in each] for each in spans],
-        load_reference(load_base_model(run).directory),
+        load_base_model(run).directory,
     )
     begins, cut = np.cumsum(lengths) - lengths, np.minimum(lengths, length)
     count = max(1, int(np.searchsorted(np.cumsum(cut), most * length, side="right")))
