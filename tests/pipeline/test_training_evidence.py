@@ -507,7 +507,7 @@ def test_a_loss_over_what_is_trained_on_is_that_of_torch(chat_settings: Callable
 
 
 def test_pairs_have_no_evidence_of_this_kind(tmp_path: Path) -> None:
-    record = {"prompt": "Q", "chosen": "A", "rejected": "B"}
+    record = {"prompt": "Q", "chosen": "A", "rejected": "B", "source": "a"}
     corpus = write_jsonl(tmp_path / "pairs.jsonl", [record])
     settings = settings_of(tmp_path, corpus, {}, input={"paths": [str(corpus)], "format": "pairs"})
     with pytest.raises(InputError, match="an input holds pairs, whose loss compares two answers"):
