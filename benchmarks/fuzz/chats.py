@@ -339,7 +339,7 @@ class Chats(History):
         settings = self.settings()
         files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
-        end = read_export_manifest(settings.exports.path / "parquet")["end_of_text"]
+        end = read_export_manifest(settings.exports.path / "parquet")["tokenizer"]["end_of_text"]
         runs: dict[int, list[tuple[int, int, int]]] = {}
         for sequence, document, start, length in plan.itertuples(index=False):
             runs.setdefault(sequence, []).append((document, start, length))
@@ -411,7 +411,7 @@ class Chats(History):
             {
                 str(path.relative_to(folder)): path.read_bytes()
                 for path in folder.rglob("*")
-                if path.is_file()
+                if path.is_file() and path.name != "manifest.json"
             }
             for folder in (self.folder / "fresh_exports", self.folder / "exports")
         )
