@@ -232,6 +232,7 @@ class Chats(History):
         }
         if "pairs" in self.forms:
             packing["method"] = draw.choice(["none", "none", "none", "best_fit"])
+            sections["packing"]["piece_tokens"] = 0
             packing["too_long"] = draw.choice(["truncate", "drop", "truncate", "error", "cut"])
         sections["packing"] |= packing
         sections["sequence"]["length"] = draw.choice([32, 64, 128, 256])
@@ -251,6 +252,9 @@ class Chats(History):
                 ),
             },
         }
+        if "pairs" in self.forms:
+            # A sequence of tokens holds no pair.
+            sections["exports"]["formats"] = draw.choice([(), ("text",)])
         if sections["heldout"]["documents"] is not None and not isinstance(
             sections["heldout"]["documents"], float
         ):
@@ -337,6 +341,8 @@ class Chats(History):
 
     def check_export(self, plan: pd.DataFrame, sequences: np.ndarray, references: list[Reference]) -> None:
         settings = self.settings()
+        if "parquet" not in settings.exports.formats:
+            return
         files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
         end = read_export_manifest(settings.exports.path / "parquet")["tokenizer"]["end_of_text"]
@@ -403,7 +409,8 @@ class Chats(History):
         else:
             template = TEMPLATES[Path(named).stem.removesuffix(" marked")]
         directory = load_base_model(open_run(self.settings())).directory
-        return Reader(directory, template, self.sections["chats"]["train_on"])
+        masked = self.forms != ["text"]
+        return Reader(directory, template, self.sections["chats"]["train_on"], masked=masked)
 
     def compare_with_a_fresh_run(self) -> None:
         super().compare_with_a_fresh_run()
@@ -464,8 +471,10 @@ def _sparse(value: Any) -> Any:
 class Reader:
     """Slow: transformers renders and tokenises one conversation at a time."""
 
-    def __init__(self, directory: Path, template: str, train_on: str) -> None:
+    def __init__(self, directory: Path, template: str, train_on: str, *, masked: bool) -> None:
         self.tokenizer, self.offsets = tokenizers_of(directory)
+        # A control token that is spelled out in a plain text is text.
+        self.offsets.encode_special_tokens = not masked
         self.template, self.train_on = template, train_on
 
     def read(self, parts: tuple[Part, ...]) -> Reference:
