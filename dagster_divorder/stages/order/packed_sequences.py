@@ -453,7 +453,7 @@ PACKED_SEQUENCES = WholeCorpus(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice.",
+            "trained on twice. Left out are only those that packing.too_long and the loss mask name.",
             check=_no_token_lost,
             blocking=True,
         ),
