@@ -113,7 +113,7 @@ def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
     return (
         f"the plan: {_size(first)}, as it would be {written} under these settings",
         shapes,
-        "" if first.sequence_length else NOT_SEQUENCES,
+        _not_sequences(run, first),
     )
 
 
@@ -138,7 +138,16 @@ def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
     readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
     head = f"{folder}: {_size(shape)}; every file is as it was written"
-    return head, dict.fromkeys((reader.name for reader in readers), shape), NOT_SEQUENCES
+    return head, dict.fromkeys((reader.name for reader in readers), shape), _not_sequences(run, shape)
+
+
+def _not_sequences(run: Run, shape: Shape) -> str:
+    """Why rows of a shape cannot be measured as sequences of the plan, "" if they can."""
+    if shape.sequence_length:
+        return ""
+    # Where records are neither packed nor cut, row i is the i-th sequence of the first epoch.
+    alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
+    return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 
 def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:

@@ -358,18 +358,24 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
         parts += [_to_train_on(shape.path, size), *_lines_of_one(readers, shape)]
     else:
+        contents = (
+            "whole documents in order" if settings.packing.packs else "records in the order of training"
+        )
         parts.append(
-            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has whole documents "
-            "in order, for tools that do not pack."
+            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has {contents}, for "
+            "tools that do not pack."
         )
     parts += _lines_of_others(readers, output["folder"])
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # A corpus smaller than a batch has no figure, and pairs are never packed.
-    if None not in off and not pairs:
+    # A corpus smaller than a batch has no figure.
+    if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
             f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
             f"shuffled ones {shuffled} %."
+            if settings.packing.packs
+            else f"  A trainer that reads {settings.sequence.batch:,} records a step has batches {planned} % off the "
+            f"mix, shuffled ones {shuffled} %."
         )
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}

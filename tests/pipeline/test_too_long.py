@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
-from dagster_divorder import run_all
+from dagster_divorder import load_results, run_all
+from dagster_divorder.cli.runs import run as run_command
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order import packed_sequences
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed
 from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import load_loss_mask, load_turn_ends
+from dagster_divorder.verify import verify
 from tests.conftest import topic_records, topic_text, write_jsonl
 
 Make = Callable[..., Settings]
@@ -361,3 +368,66 @@ def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -
     assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(tokens, 64).tolist()
     assert 0 < (tokens > 64).sum() < len(pairs) / 2
     passes(run)
+
+
+def curated(settings: Settings) -> list[str]:
+    """The own ids of the records of the output, in their order."""
+    lines = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    return [orjson.loads(line)["id"] for line in lines]
+
+
+@pytest.mark.parametrize("too_long", ["truncate", "drop", "split_turns", "cut"])
+def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Make, too_long: str) -> None:
+    settings = make({"method": "none", "too_long": too_long}, sequence={"epochs": 2, "batch": 4})
+    run_all(settings, Silent())
+    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
+    plan, orders = load_packed(run), load_sequence_order(run)
+    read = ids[plan.document[orders[0]]].tolist()
+    assert curated(settings) == list(dict.fromkeys(read))
+    written = np.load(settings.output.path / "order.npy")
+    assert ids[written].tolist() == curated(settings)
+    documents = load_results(settings.store.path).documents
+    assert documents["position"].tolist() == [
+        {record: at for at, record in enumerate(curated(settings))}.get(record, -1) for record in ids
+    ]
+    finding = CURATED_OUTPUT.checks[0].check(run)
+    assert finding.passed
+    if too_long == "drop":
+        assert len(written) < len(ids)
+        assert (
+            f"accepted records but the {len(ids) - len(written)} that are in no sequence are in"
+            in finding.text
+        )
+    metrics = load_metrics(run)
+    assert metrics["curated"] == metrics["sequences"]
+    assert metrics["original"]["windows"]["batch"]["cluster"]["worst"] > metrics["sequences"]["windows"]["batch"][
+        "cluster"
+    ]["worst"]  # fmt: skip
+
+
+def test_packed_records_stay_in_the_order_of_the_documents(make: Make) -> None:
+    """Whole documents for tools that pack themselves; what is in no sequence is not there either."""
+    settings = make({"method": "best_fit", "too_long": "drop"})
+    run_all(settings, Silent())
+    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
+    kept = [item for item in load_order(run).tolist() if tokens_of(run)[item] <= LENGTH]
+    assert curated(settings) == ids[kept].tolist()
+    assert CURATED_OUTPUT.checks[0].check(run).passed
+    # A record that should not be there is noticed.
+    (settings.output.path / "curated.jsonl").write_bytes(
+        (settings.output.path / "curated.jsonl").read_bytes() + orjson.dumps(chats()[2]) + b"\n"
+    )
+    assert not CURATED_OUTPUT.checks[0].check(run).passed
+
+
+def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:
+    settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
+    text = str(run_command(settings, details=False))
+    assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
+    assert "  A trainer that reads 4 records a step has batches " in text
+    assert re.search(
+        r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
+    )
+    answer = str(verify(settings, settings.output.path, "axolotl"))
+    assert f"{len(curated(settings))} records, batches of 4" in answer
+    assert "batch TV, mean, %" in answer, "records are sequences of the plan, and so can be measured"

@@ -110,7 +110,8 @@ def _pack_documents(run: Run) -> Made:
     rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
     files: dict[str, Any] = {"plan": _plan_arrays(packed), "rows": rows}
     if leaves_out(run.settings):
-        counts, files["left_out"] = documents.left_out()
+        counts, files["left_out"], wholly = documents.left_out()
+        files["left_out_documents"] = {"items": wholly}
         trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
         untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
         figures |= counts | {"untrained_sequences": untrained}

@@ -102,8 +102,9 @@ class StreamPieces:
         plain[too_long] = ends.plain
         return Breaks(plain, too_long[ends.row], ends.position)
 
-    def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]]]:
-        """(figures of what packing leaves out or splits; a row for each of the first records that it concerns)."""
+    def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
+        """(figures of what packing leaves out or splits; a row for each of the first records that it concerns; items of
+        which all is left out, int64 rising)."""
         lengths, rule = self.lengths, self.run.settings.packing.too_long
         pieces = self.fitted(np.arange(len(lengths)))
         kept = np.bincount(pieces.document, pieces.length, len(lengths)).astype(np.int64)
@@ -136,7 +137,8 @@ class StreamPieces:
                 items.tolist(), records.tolist(), record_names(self.run, records), strict=True
             )
         ]
-        return figures, rows
+        wholly = np.flatnonzero((left == lengths) & (lengths > 0))
+        return figures | {"left_out_documents": len(wholly)}, rows, wholly
 
 
 def _happened(pieces: int, untrained: bool, less: bool) -> str:

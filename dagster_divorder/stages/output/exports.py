@@ -44,9 +44,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
-from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
@@ -280,7 +279,7 @@ def records_shape(run: Run, folder: Place) -> Shape:
     return Shape(
         path=str(folder / (names[0] if len(names) == 1 else f"curated*.{kind}")),
         prefix="",
-        sequences=len(load_order(run)),
+        sequences=len(output_order(run)),
         epochs=1,
         sequence_length=0,
         batch=run.settings.sequence.batch,
