@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from dagster_divorder import __version__
 from dagster_divorder.core.packing import PackedSequences
@@ -178,6 +179,8 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
         columns=_columns(run.settings),
+        whole_records=run.settings.masked,
+        schema=_record_schema(run) if run.settings.masked else None,
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -188,6 +191,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
+
+
+def _record_schema(run: Run) -> pa.Schema | None:
+    """Of the records of Parquet input."""
+    if run.view.kind != "parquet":
+        return None
+    return pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
 
 
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
