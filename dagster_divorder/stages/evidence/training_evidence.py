@@ -59,7 +59,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
@@ -277,7 +277,11 @@ class _Tokens:
         else:
             balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
             items = document_items(
-                pieces.length, balanced, settings.order.traits, within=settings.order.within
+                run_counter(self.run, self.stream.view)(pieces),
+                balanced,
+                settings.order.traits,
+                within=settings.order.within,
+                lengths=pieces.length,
             )
             order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
         packed = pack(pieces.take(order), method="concat", sequence_length=self.length, seed=draw)
@@ -287,7 +291,9 @@ class _Tokens:
         """The sequences as items to order."""
         settings, traits = self.run.settings, self.stream.traits
         names = sequence_traits(settings.order.traits)
-        counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
+        codes = {name: traits.codes[name] for name in names}
+        tokens = run_counter(self.run, self.stream.view)(plan)
+        counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
         if settings.sequence.vectors:
             items = with_coordinates(items, plan, vector_sums(self.run, plan))

@@ -59,7 +59,6 @@ from dagster_divorder.stages.measure.diversity_metrics import (
 )
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.repeats import (
-    RunCounter,
     TrainingStream,
     load_stream,
     run_counter,
