@@ -96,7 +96,7 @@ def load_stream(run: Run) -> TrainingStream:
 
 
 def run_counter(run: Run, view: View) -> RunCounter:
-    """The tokens of runs of a view's items that shares are of. It loads what it needs once, so make one for many runs."""
+    """The tokens of runs of a view's items that shares are of. It loads what it needs once, for many calls."""
     mask = load_loss_mask(run) if run.settings.counts_trained else None
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
