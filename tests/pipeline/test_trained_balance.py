@@ -100,8 +100,15 @@ def test_all_tokens_are_counted_on_request(make_settings: Make, corpus: Path) ->
     counted = {}
     for balance in ("trained", "all"):
         left = run(settings_of(make_settings, chats={"balance": balance}))
-        counted[balance] = load_sequence_items(left, load_traits(left)).counts.sum()
-        traits = load_traits(left)
+        traits, packed = load_traits(left), load_packed(left)
+        items = load_sequence_items(left, traits)
+        counted[balance] = items.counts[:, items.groups == 0].sum()
+        # Beside the trained ones the order balances all tokens, each trait as much.
+        assert items.groups.max() == (3 if balance == "trained" else 1)
+        of_all = items.counts[:, items.groups == (2 if balance == "trained" else 0)]
+        assert_array_equal(np.asarray(of_all.sum(axis=1)).ravel(), packed.tokens)
+        scale = (counted[balance] / packed.length.sum()) ** 2
+        assert items.weights.tolist() == pytest.approx([1, 1, scale, scale][: len(items.weights)])
         tokens = trained_tokens(left) if balance == "trained" else traits.tokens
         assert_array_equal(traits.counted, tokens)
     assert 0 < counted["trained"] < counted["all"]

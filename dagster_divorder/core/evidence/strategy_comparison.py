@@ -28,7 +28,7 @@ from dagster_divorder.core.measure.stationarity import Feature, Stationarity, sa
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.strategies import STRATEGIES
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
 
 Result = TypeVar("Result")
@@ -130,6 +130,8 @@ def compare_strategies(
             distinct_clusters(laid, lengths, traits["cluster"], sequence_length, packer="flush")
         )
         laid_items = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        if (counted < lengths).any():
+            laid_items = with_all_tokens(laid_items, packed, balanced, n_values)
         sums = None
         if vectors:
             sums = vectors(packed)

@@ -39,7 +39,7 @@ from dagster_divorder.core.measure.vendi import window_scores
 from dagster_divorder.core.order import order as make_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
@@ -321,6 +321,8 @@ class _Tokens:
         tokens = run_counter(self.run, self.stream.view)(plan)
         counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
+        if traits.trained is not None:
+            items = with_all_tokens(items, plan, codes, traits.sizes())
         if settings.sequence.vectors:
             items = with_coordinates(items, plan, vector_sums(self.run, plan))
         return items
