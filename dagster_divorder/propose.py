@@ -56,7 +56,6 @@ MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to 512 tokens and 8
 sequences."""
 
-PREFERENCE_LABELS = ("label", "kto_tag")
 LABEL_CHARACTERS = 100
 """Mean below which a field with the name of a label, or with few values, holds no texts."""
 SHORT_BESIDE = 4
@@ -272,7 +271,9 @@ class InputBlock:
         """The field that says whether an answer is wanted, in data of preferences without pairs."""
         if self.form in ("text", "pairs"):
             return None
-        held = (name for name in PREFERENCE_LABELS if name in self.fields)
+        # A label of a chat may say anything.
+        names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
+        held = (name for name in names if name in self.fields)
         return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
 
     @property

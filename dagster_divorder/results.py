@@ -15,7 +15,9 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import read_ids
+from dagster_divorder.stages.mix.consumed import last_output
 from dagster_divorder.stages.mix.repeats import items_of
+from dagster_divorder.stages.order.sequence_order import output_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
@@ -76,6 +78,8 @@ class Results(AsTable):
 
         view = self._last.view
         order = self._last.arrays("greedy_order", "order")["order"]
+        if last_output(self.store):
+            order = output_order(self._last)
         records = self._stream_records()
         order = order if records is None else records[order]
         repeats = np.bincount(order, minlength=len(view))

@@ -220,6 +220,20 @@ def test_where_the_text_cannot_be_told_it_is_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_chats_have_a_format_and_no_question_for_a_text_field(folder: Path) -> None:
+    turns = [{"role": "user", "content": "what is it"}, {"role": "assistant", "content": "words of it " * 9}]
+    write_jsonl(folder / "chats.jsonl", [{"n": n, "messages": turns} for n in range(30)])
+    terminal = Terminal("init", "chats.jsonl")
+    for question in ("own ids", "the source", "Traits", "Trainer", "Tokens", "Sequences"):
+        terminal.answer(question, "\n")
+    assert terminal.end() == 0, terminal.said
+    terminal.close()
+    assert "format: messages, as these are chat messages" in terminal.said
+    assert "Text field" not in terminal.said
+    assert load_settings().input.format == "messages"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--yes", "--json"])
 def test_nothing_is_asked_with(option: str, folder: Path) -> None:
     terminal = Terminal("init", "docs.jsonl", option)

@@ -97,8 +97,8 @@ def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
         parts = (_question(record), *CONTEXTS, _answer(record))
         names = tuple(name for name in parts if name)
     elif form == "pairs":
-        asked = ("prompt", "messages", "conversations", _question(record) or "")
-        names = (*dict.fromkeys(asked), *CONTEXTS, "chosen", "rejected")
+        asked = ("prompt", "messages", "conversations", _question(record))
+        names = (next((name for name in asked if name and record.get(name)), "input"), "chosen", "rejected")
     elif form == "prompt_completion":
         names = ("prompt", "completion")
     else:
@@ -187,6 +187,8 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
         raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {', '.join(roles)}")
+    if turn.get("function_call"):
+        raise InputError(f"turn {number} has function_call; write it as tool_calls")
     if turn.get("train_detail"):
         raise InputError(f"turn {number} has train_detail; expected a whole turn to be trained on or not")
     content = turn.get("value") if content is None else content
@@ -219,16 +221,24 @@ def _calls(value: Any, number: int) -> list[Any]:
 def _content(content: Any, number: int, has_calls: bool) -> str:
     if content is None and has_calls:
         return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence) and content and all(isinstance(part, Mapping) for part in content):
+    if (text := _text(content)) is not None:
+        return text
+    if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
         others = sorted({str(part.get("type")) for part in content if not isinstance(part.get("text"), str)})
-        if others:
-            raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected text alone")
-        return "".join(part["text"] for part in content)
+        raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected text alone")
     raise InputError(
         f"the content of turn {number} is {type(content).__name__}; expected a string or parts of text"
     )
+
+
+def _text(content: Any) -> str | None:
+    """A string, or the texts of a list of parts end to end; None for anything else."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        return None
+    parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else None
 
 
 def _chat(
@@ -240,7 +250,7 @@ def _chat(
 ) -> Chat:
     """completion: the first message of the completion; that of the last answer if None. given: messages of a prompt,
     which are not trained on."""
-    system = next((text for name in SYSTEMS if _is_text(text := record.get(name))), None)
+    system = _system(record)
     if system and messages[0]["role"] != "system":
         messages, given = [{"role": "system", "content": system}, *messages], given + bool(given)
         completion = None if completion is None else completion + 1
@@ -362,7 +372,16 @@ def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
 
 def _has_frame(record: Mapping[str, Any]) -> bool:
     """Whether a record has a system prompt or tools, which only a chat template can write."""
-    return any(map(_is_text, map(record.get, SYSTEMS))) or bool(record.get("tools"))
+    return bool(_system(record) or record.get("tools"))
+
+
+def _system(record: Mapping[str, Any]) -> str:
+    """The system prompt beside the turns of a record, "" if there is none."""
+    given = next(filter(None, map(record.get, SYSTEMS)), "")
+    text = _text(given)
+    if text is None:
+        raise InputError(f"the system prompt is {type(given).__name__}; expected a string or parts of text")
+    return text if text.strip() else ""
 
 
 def _marked(prompt: str, text: str) -> MarkedText:

@@ -53,6 +53,8 @@ PROBE = (
     " http://a.bc/d?e=f  two\n\n\tend\r\n"
 )
 """A content of letters and signs that a filter may change, such as `upper`, `escape` and `tojson`."""
+PROBE_TOOLS = ({"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}},)
+"""Tools of probes of a template that is for conversations with tools."""
 PROBE_TIMES = 40
 """Repetitions of PROBE, so that a template that cuts contents is seen."""
 MOST_SHAPES = 1 << 12
@@ -152,7 +154,11 @@ class ChatTemplate:
             tuple(sorted(stops)),
             *([] if with_tools is None else [with_tools]),
         )
-        self._with_tools = None if with_tools is None else ChatTemplate(with_tools, named, control, stops)
+        self._with_tools: ChatTemplate | None = None
+        self._probe_tools: Sequence[Any] | None = None
+        if with_tools is not None:
+            self._with_tools = ChatTemplate(with_tools, named, control, stops)
+            self._with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
@@ -333,12 +339,28 @@ class ChatTemplate:
             self._by_change(text, messages, number, tools) for number in answers
         ]
         turns: list[Span] = []
-        for start, end in located:
+        for number, (start, end) in zip(answers, located, strict=True):
             begin = turns[-1][1] if turns else 0
-            found = ((text.rfind(opening, begin, start), opening) for opening in self._openings)
-            first = next((at + len(opening) for at, opening in found if at >= 0), start)
-            turns.append((first, self._closed(text, end)))
+            turns.append((self._begin(text, begin, start, messages[:number], tools), self._closed(text, end)))
         return turns
+
+    def _begin(
+        self, text: str, begin: int, start: int, before: Sequence[Message], tools: Sequence[Any] | None
+    ) -> int:
+        """Where an answer begins: after the header. start: of what it says. begin: the end of the answer before it.
+        before: the messages before it."""
+        openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
+        at, opening = next(((at, each) for at, each in openings if at >= 0), (-1, ""))
+        if at >= 0 and text.find(opening, begin) == at:
+            return at + len(opening)
+        # Without a header, or with several, as before the parts of one answer: reasoning, then what is said.
+        try:
+            asked = self._text(before, tools, prompt=True)
+        except InputError:
+            asked = ""
+        if len(asked) >= begin and asked and text.startswith(asked):
+            return len(asked)
+        return at + len(opening) if at >= 0 else start
 
     def _by_sentinels(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
@@ -386,10 +408,11 @@ class ChatTemplate:
         if sentinel not in changed:
             raise InputError(f"the chat template leaves out what message {number + 1} says")
         if messages[number].get("tool_calls"):
-            through = self._text(messages[: number + 1], tools).rstrip()
-            if text.startswith(through):
-                return start, max(end, len(through))
-            end = text.find(self._terminator, end) if self._terminator else -1
+            # Results may name their tools, so the text may change behind the answer too.
+            through = self._same(text, self._text(messages[: number + 1], tools))
+            if through > start:
+                return start, through
+            end = text.find(self._terminator, start) if self._terminator else -1
             if end < 0:
                 raise InputError(
                     f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
@@ -406,11 +429,17 @@ class ChatTemplate:
     def _header(self) -> str:
         """What the template writes to ask for an answer: its generation prompt."""
         question = [{"role": "user", "content": "a"}]
-        asked = self._text(question, None, prompt=True)
-        # Without it, a text may end with a control token that begins as the prompt does.
-        same = _common(asked, self._text(question, None))
-        tokens = re.finditer(_any_of(self._control), asked) if self._control else ()
-        return asked[next((token.start() for token in tokens if token.start() < same < token.end()), same) :]
+        asked = self._text(question, self._probe_tools, prompt=True)
+        return asked[self._same(asked, self._text(question, self._probe_tools)) :]
+
+    def _same(self, text: str, other: str) -> int:
+        """Characters that both texts begin with, up to a whole control token of the first: others may begin alike."""
+        same = _common(text, other)
+        if self._control and same < len(text):
+            for token in re.finditer(_any_of(self._control), text):
+                if token.start() < same < token.end():
+                    return token.start()
+        return same
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -437,7 +466,7 @@ class ChatTemplate:
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": question},
             ],
-            None,
+            self._probe_tools,
         )
         return probe.partition(answer)[2].partition(question)[0]
 
@@ -451,18 +480,16 @@ class ChatTemplate:
         else:
             answer = SENTINEL.format("a")
             last = self._text(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}], None
+                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
+                self._probe_tools,
             )
             between = self._without_common(between, last.partition(answer)[2])
         openers = {opener, self._first_control(between), self._named.get("bos_token")}
-        closing = self._control - openers
-        if not closing and not self._stops:
-            return re.compile(r"\s*")
-        return re.compile(
-            rf"\s*(?:{_any_of(closing | self._stops)})(?:\s*(?:{_any_of(closing)}))*\s*"
-            if closing
-            else rf"\s*(?:{_any_of(self._stops)})\s*"
-        )
+        closing, opening = (self._control | self._stops) - openers, self._stops & openers
+        ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
+        # A model that stops by beginning the next turn, as GLM does, learns to do so.
+        ways += [_any_of(opening)] if opening else []
+        return re.compile(rf"\s*(?:{'|'.join(ways)})")
 
     def _first_control(self, text: str) -> str | None:
         found = re.search(_any_of(self._control), text) if self._control else None
@@ -510,7 +537,7 @@ class ChatTemplate:
         for as_parts in (False, True):
             self.__dict__["_takes_parts"] = as_parts
             try:
-                text = self._text([{"role": "user", "content": question}], None)
+                text = self._text([{"role": "user", "content": question}], self._probe_tools)
                 if ADDRESS.search(text):
                     raise InputError(
                         "the chat template writes an address in memory, which is another in each process; expected a "

@@ -294,7 +294,7 @@ class Ingest:
         first = f"{path}:{number}: {reason}"
         self._refused_of[self._shape] += 1
         if self._shape not in self._first_of:
-            looks = looks_like(reject_bytes(line)) if reason != EMPTY_TEXT else ""
+            looks = looks_like(reject_bytes(line), self._shape.form) if reason != EMPTY_TEXT else ""
             self._first_of[self._shape] = first, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
             self._first_rejects.append(first)
@@ -351,11 +351,11 @@ class Ingest:
         read = self._accepted.records + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
-            listed, (_, looks) = "\n  ".join(self._first_rejects), next(iter(self._first_of.values()))
+            listed, (shape, (_, looks)) = "\n  ".join(self._first_rejects), next(iter(self._first_of.items()))
             raise RejectLimitError(
                 f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                f"{looks}Correct the input (or input.text_field), or raise input.max_reject_share"
+                f"{looks}Correct the input (or {shape.setting}), or raise input.max_reject_share"
             )
         # An input must hold records, however small its share.
         for shape, (first, looks) in self._first_of.items():
@@ -364,7 +364,7 @@ class Ingest:
                 with shape.naming():
                     raise InputError(
                         f"the input holds no records to use: all {self._refused_of[shape]:,} were refused, the first: "
-                        f"{first}\n{looks}Correct the input (or input.text_field)"
+                        f"{first}\n{looks}Correct the input (or {shape.setting})"
                     )
         if not self._accepted.records:
             message = "the input holds no records; expected at least one JSONL line or Parquet row"

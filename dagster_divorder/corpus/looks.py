@@ -86,9 +86,9 @@ def characters(value: Any) -> int:
     return count
 
 
-def looks_like(begins: bytes) -> str:
-    """What the first bytes of a record without a text, or of an unreadable file, look like and what to do: the end of a
-    sentence, "" if unknown."""
+def looks_like(begins: bytes, form: str = "text") -> str:
+    """What the first bytes of a refused record, or of an unreadable file, look like and what to do: the end of a
+    sentence, "" if unknown. form: `Input.form`; only texts may need another."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -123,7 +123,7 @@ def looks_like(begins: bytes) -> str:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
-    return _record_looks_like(record) if isinstance(record, dict) else ""
+    return _record_looks_like(record, form) if isinstance(record, dict) else ""
 
 
 def _is_text(head: bytes) -> bool:
@@ -135,7 +135,9 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _record_looks_like(record: Mapping[str, Any]) -> str:
+def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
+    if form != "text":
+        return ""
     if structure := structure_of(record):
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):

@@ -43,9 +43,9 @@ class Refusals:
     first: str = ""
     looks: str = ""
 
-    def add(self, path: str, number: int, reason: str, begins: bytes) -> None:
+    def add(self, path: str, number: int, reason: str, begins: bytes, form: str) -> None:
         if not self.refused:
-            looks = looks_like(begins[:SHOWN_BYTES]) if reason != EMPTY_TEXT else ""
+            looks = looks_like(begins[:SHOWN_BYTES], form) if reason != EMPTY_TEXT else ""
             self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
         self.refused += 1
 
@@ -57,7 +57,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
     Raises:
         InputError: a file cannot be read, or its columns differ from those of the first.
     """
-    refusals, schema = Refusals(), None
+    refusals, schema, form = Refusals(), None, corpus_input.shape.form
     is_jsonl = corpus_input.kind == "jsonl"
     for path in corpus_input.files:
         if not is_jsonl:
@@ -67,7 +67,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
             if isinstance(block, LongRecord):
                 unit = "line" if is_jsonl else "row"
                 _, reason = reject_long(block.path, unit, block.number, block.size, block.begins)
-                refusals.add(block.path, block.number, reason, block.begins)
+                refusals.add(block.path, block.number, reason, block.begins, form)
                 looked_at = 1
             else:
                 records = BlockRecords(block, corpus_input.shape)
@@ -78,7 +78,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
                     if refusal.unfinished:
                         looked_at -= 1
                     else:
-                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw)
+                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw, form)
             refusals.looked_at += looked_at
             wanted -= looked_at
             if wanted <= 0:

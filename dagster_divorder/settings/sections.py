@@ -614,9 +614,29 @@ class Packing(_Section):
     """Count one end-of-text token after every document."""
 
     @property
+    def key(self) -> dict[str, Any]:
+        """These settings in keys. "cut" has no entry, so that results from before the setting keep their keys."""
+        left_out = {"too_long"} if self.too_long == "cut" else set()
+        return self.model_dump(mode="json", exclude=left_out)
+
+    @property
     def packs(self) -> bool:
         """Whether a sequence may hold several records."""
         return self.method != "none"
+
+    def fault(self, forms: Collection[str]) -> str:
+        """Why records of these forms cannot be packed so, "" where they can."""
+        if "pairs" not in forms:
+            return ""
+        wrong = {"method": self.packs, "too_long": self.too_long in ("cut", "split_turns")}
+        wrong["piece_tokens"] = self.piece_tokens > 0
+        if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
+            return (
+                f"{' and '.join(named)}, and an input holds pairs, which are neither cut nor packed; set "
+                'packing.method to "none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
+                "to 0"
+            )
+        return ""
 
     def fitting(self, forms: Collection[str]) -> Self:
         """What is not set as it suits records of these forms."""

@@ -216,6 +216,14 @@ READ: dict[str, tuple[Form, dict[str, Any], Any]] = {
         {"instruction": "I", "input": "", "output": "a", "prompt": "### I"},
         ("u:I|a:a", 1, (True,)),
     ),
+    "a system prompt in parts": (
+        "messages",
+        {
+            "system": [{"text": "S"}],
+            "messages": [user("Q"), {"role": "assistant", "content": [{"text": "a"}]}],
+        },
+        ("s:S|u:Q|a:a", 2, (True,)),
+    ),
     "a history": (
         "alpaca",
         {"instruction": "I", "output": "a", "history": [["Q", "x"]], "system": "S"},
@@ -321,6 +329,16 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
             "messages",
             {"messages": [user("Q"), said("a")], "chat_template_kwargs": {"enable_thinking": False}},
             "chat_template_kwargs of a record is not read",
+        ),
+        (
+            "messages",
+            {"messages": [user("Q"), said("a")], "system": {"text": "S"}},
+            "the system prompt is dict",
+        ),
+        (
+            "messages",
+            {"messages": [user("Q"), {**said("a"), "function_call": {"name": "f"}}]},
+            "has function_call",
         ),
         ("messages_json", {"messages": "[{'role': 'user'}]"}, "messages is a string that is no JSON"),
         (

@@ -20,7 +20,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dagster_divorder import run_all
-from dagster_divorder.chats.document import MARK
+from dagster_divorder.chats.document import MARK, conversation_of
 from dagster_divorder.core.text.near_duplicates import THRESHOLD
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -33,7 +33,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix import heldout
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
-from dagster_divorder.stages.mix.heldout import heldout_ids
+from dagster_divorder.stages.mix.heldout import heldout_files, heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.greedy_order import load_order
@@ -346,6 +346,43 @@ def test_files_that_cannot_be_validated_on_are_refused(
     )
     with pytest.raises(InputError, match=said):
         run_all(settings, Silent(), ["raw_docs", "heldout"])
+
+
+def chats(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"question {n} of {record['source']}?"},
+                {"role": "assistant", "content": record["text"]},
+            ],
+            "source": record["source"],
+        }
+        for n, record in enumerate(topic_records(count, start=start))
+    ]
+
+
+def test_files_of_conversations_have_the_form_of_the_input(tmp_path: Path, make_settings: Make) -> None:
+    corpus, other = chats(30), chats(3, start=99)
+    write_jsonl(tmp_path / "docs.jsonl", corpus)
+    valid = tmp_path / "valid.jsonl"
+    write_jsonl(valid, [corpus[5], *other])
+    settings = make_settings(heldout={"documents": [str(valid)]})
+    run = ran(settings)
+    documents = map(conversation_of, heldout_files(run).column("text").to_pylist())
+    held = {document.messages[1]["content"] for document in documents}  # type: ignore[union-attr]
+    assert held == {record["messages"][1]["content"] for record in (corpus[5], *other)}
+    assert load_heldout(run).documents.sum() == 1
+    assert load_times(run)[5] == 0
+    write_jsonl(valid, [*other, {"prompt": "Q", "completion": "a"}])
+    with pytest.raises(InputError, match=f"record {len(other) + 1} of .*: the record is of the form 'prompt"):
+        ran(settings)
+    write_jsonl(valid, [{"messages": [*other[0]["messages"], other[0]["messages"][1]]}])
+    (tmp_path / "strict.jinja").write_text(
+        "{% for message in messages %}{% if loop.previtem and loop.previtem.role == message.role %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{{ message.content }}{% endfor %}"
+    )
+    with pytest.raises(InputError, match=r"record 1 of .*valid.jsonl: .*roles must alternate"):
+        ran(make_settings(heldout={"documents": [str(valid)]}, chats={"template": tmp_path / "strict.jinja"}))
 
 
 def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(

@@ -15,7 +15,7 @@ NOT_RENDERED = {"text", "template"}
 def template_of(run: Run) -> ChatTemplate | None:
     """The template of `model.base`, or of `chats.template`; None where no input holds conversations."""
     if "chat_template" not in run.memo:
-        run.memo["chat_template"] = _template_of(run.settings)
+        run.memo["chat_template"] = template_under(run.settings)
     template: ChatTemplate | None = run.memo["chat_template"]
     return template
 
@@ -28,7 +28,7 @@ def reading(run: Run) -> dict[str, Any]:
     return {"reading": [fingerprint, run.settings.chats.train_on]} if run.settings.masked else {}
 
 
-def _template_of(settings: Settings) -> ChatTemplate | None:
+def template_under(settings: Settings) -> ChatTemplate | None:
     from dagster_divorder.models.chat_templates import chat_template
     from dagster_divorder.models.checkpoint import locate
 

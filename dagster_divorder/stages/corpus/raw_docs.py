@@ -349,8 +349,8 @@ def _rejects_below_limit(run: Run) -> Finding:
         passed=share <= limit,
         text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
         f"{' '.join(remarks(facts))}".rstrip(),
-        remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
-        f"raise input.max_reject_share above {share:.4g}",
+        remedy=f"correct the records that the table names (or {shapes_of(run.settings)[0].setting}) and materialise "
+        f"raw_docs again, or raise input.max_reject_share above {share:.4g}",
         figures={
             "rejected_records": rejected,
             "share": share,

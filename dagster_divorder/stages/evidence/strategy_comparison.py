@@ -1,9 +1,9 @@
 """strategy_comparison: every pair of strategies for documents and for sequences on this corpus, in one table.
 
-No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` (not at all under
-`packing.method = "none"`) and compared with the corpus's own mix, whatever targets and frozen tokens are set. Strategies run one after another in this process,
-with kernels compiled before. Seconds are wall time; peak memory is the rise of this process's memory, which already
-holds the items to order.
+No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` (not at
+all under `packing.method = "none"`) and compared with the corpus's own mix, whatever targets and frozen tokens are set.
+Strategies run one after another in this process, with kernels compiled before. Seconds are wall time; peak memory is
+the rise of this process's memory, which already holds the items to order.
 """
 
 from __future__ import annotations

@@ -353,9 +353,10 @@ def remedy(settings: Settings) -> str:
             f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
             "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
         )
+    fill = "; where long documents fill whole sequences, cut them with packing.piece_tokens"
     return (
         "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
-        "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
+        f"order.length_bins){fill if settings.packing.packs else ''}"
     )
 
 

@@ -30,6 +30,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
@@ -271,10 +272,10 @@ def _refused(path: str, number: int, reason: str) -> InputError:
 
 
 def _find(settings: Settings) -> Found:
+    """The files, with records of the form of the first input."""
+    shape = replace(shapes_of(settings)[0], label="", chat_template=template_under(settings))
     try:
-        return find_files(
-            settings.heldout.paths, own_folders(settings), replace(shapes_of(settings)[0], label="")
-        )
+        return find_files(settings.heldout.paths, own_folders(settings), shape)
     except InputError as error:
         raise InputError(str(error).replace("input.paths", "heldout.documents")) from None
 
@@ -307,6 +308,8 @@ def _heldout_settings(settings: Settings) -> dict[str, Any]:
     shape = shapes_of(settings)[0]
     files = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
     field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
+    if heldout.paths and shape.form != "text":
+        field["format"] = [shape.form, shape.jinja]
     draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
     return {"trait": settings.mixing.trait, **files, **field, **draw}
 
