@@ -116,6 +116,8 @@ def _pack_documents(run: Run) -> Made:
         trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
         untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
         figures |= counts | {"untrained_sequences": untrained}
+        if run.settings.masked:
+            figures["trained_tokens"] = int(documents.trained(packed).sum())
         for line in left_out_lines(figures, run.settings.packing.too_long):
             run.progress.note(line)
         if not len(packed):

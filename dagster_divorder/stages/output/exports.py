@@ -94,6 +94,7 @@ def _write_exports(run: Run) -> Made:
                 "folder": str(folder),
                 "sequences": manifest["rows"],
                 "tokens": manifest["tokens"],
+                **({"trained tokens": mask["trained_tokens"]} if (mask := manifest.get("loss_mask")) else {}),
                 "files": len(manifest["files"]),
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
