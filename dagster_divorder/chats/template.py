@@ -80,6 +80,8 @@ SEARCHES = {
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message that hold what the model thinks before it answers."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
@@ -234,6 +236,39 @@ class ChatTemplate:
 
     def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
         """`render` by the template itself."""
+        rendered = self._located(messages, tools)
+        self._check_all_is_written(rendered, messages, tools)
+        return rendered
+
+    def _check_all_is_written(
+        self, rendered: Rendered, messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> None:
+        """
+        Raises:
+            InputError: the template leaves out tools, tool calls or reasoning.
+        """
+        if left_out := [name for name in map(_tool_name, tools or ()) if name not in rendered.text]:
+            raise InputError(
+                f"the chat template does not write the tool {left_out[0]!r} of the record; use a template that writes "
+                "tools, or remove the field tools"
+            )
+        answers = (message for message in messages if message["role"] == "assistant")
+        for message, turn in zip(answers, rendered.turns, strict=True):
+            said = "".join(rendered.text[first:last] for first, last in turn)
+            if left_out := [
+                name for name in map(_tool_name, message.get("tool_calls") or ()) if name not in said
+            ]:
+                raise InputError(
+                    f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
+                    "a template that writes tool calls"
+                )
+            if unread := [name for name in REASONING if message.get(name) and name not in self.template]:
+                raise InputError(
+                    f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
+                )
+
+    def _located(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
+        """What the template writes, and the spans of its answers."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.marked:
             text = self._text(messages, tools)
@@ -673,6 +708,13 @@ def _changed(message: Message, sentinel: str) -> dict[str, Any]:
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}
+
+
+def _tool_name(tool: Any) -> str:
+    """The name of a tool, or of the tool that a call names; "" where it has none."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def _common(a: str, b: str) -> int:

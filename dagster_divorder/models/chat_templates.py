@@ -15,12 +15,15 @@ from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, named_specials, tokenizer_content
 
 DEFAULT = (
+    "{% if tools %}<|tools|>\n{{ tools | tojson + eos_token }}\n{% endif %}"
     "{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>\n"
-    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}\n"
+    "{% generation %}{{ message['content'] }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token }}{% endgeneration %}\n"
     "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] + eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-"""The template of a model without one. Roles are words of the text, and an end-of-text token ends each message."""
+"""The template of a model without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
+token ends each message."""
 TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
 """The file of a template, and the folder of those with other names."""
 PROCESSOR = "chat_template.json"
