@@ -40,7 +40,20 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.text.base_model import load_base_model
 
-ODD = ("naïve", "漢字", "😀", "👩‍👩‍👧", "a\u0301", "\r\n", "\n\n", "\t", "{{ x }}", "<|im_end|>", "<|endoftext|>", "assistant")
+ODD = (
+    "naïve",
+    "漢字",
+    "😀",
+    "👩‍👩‍👧",
+    "a\u0301",
+    "\r\n",
+    "\n\n",
+    "\t",
+    "{{ x }}",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "assistant",
+)
 FORMS = ("messages", "conversations", "messages_json", "prompt_completion", "alpaca", "pairs", "text")
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{% if message['role'] == 'assistant' %}"
@@ -74,7 +87,13 @@ PLAIN = (
     "{{ message['content'] + eos_token + '\n' }}{% endgeneration %}{% else %}{{ message['content'] + '\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
-TEMPLATES = {"chatml": CHATML, "stripping": STRIPPING, "merging": MERGING, "forgetting": FORGETTING, "plain": PLAIN}
+TEMPLATES = {
+    "chatml": CHATML,
+    "stripping": STRIPPING,
+    "merging": MERGING,
+    "forgetting": FORGETTING,
+    "plain": PLAIN,
+}
 TEXT_FILES = {".json", ".jsonl", ".html", ".txt", ".md", ".csv"}
 TRAIN_ON = ("assistant", "last", "completion", "all")
 
@@ -152,7 +171,9 @@ class Chats(History):
         if draw.random() < 0.1:
             said.append(("user", self.words(source)))
         messages = [{"role": role, "content": content} for role, content in said]
-        return [message if message["content"].strip() else {**message, "content": "x"} for message in messages]
+        return [
+            message if message["content"].strip() else {**message, "content": "x"} for message in messages
+        ]
 
     def of_form(self, block: int, *, refused: bool) -> Item:
         form, draw, source = self.forms[block], self.draw, self.draw.choice("aaabbc")
@@ -169,7 +190,9 @@ class Chats(History):
                 for number, weight in zip(answers, weights, strict=True):
                     written[number]["weight"] = int(weight)
             if refused:
-                written = draw.choice([written[: answers[0]], [], [{"role": "user", "content": ""}, *written]])
+                written = draw.choice(
+                    [written[: answers[0]], [], [{"role": "user", "content": ""}, *written]]
+                )
             if form == "conversations":
                 names = {"user": "human", "assistant": "gpt"}
                 written = [
@@ -275,9 +298,7 @@ class Chats(History):
         settings = super().settings(
             place, **sections, exports={"path": self.folder / f"{place}exports", **self.sections["exports"]}
         )
-        fields = {
-            name: self.sections["input"][name] for name in ("source_field", "id_field")
-        }
+        fields = {name: self.sections["input"][name] for name in ("source_field", "id_field")}
         blocks = [
             {"paths": [str(self.path(number))], "max_reject_share": 1.0, **fields}
             | ({"format": "messages_json"} if form == "messages_json" else {})
@@ -294,7 +315,12 @@ class Chats(History):
 
     def accepted(self) -> list[Item]:
         """In the input's order."""
-        return [item for block in range(len(self.forms)) for item in self.records if item.block == block and item.parts]
+        return [
+            item
+            for block in range(len(self.forms))
+            for item in self.records
+            if item.block == block and item.parts
+        ]
 
     def write(self) -> None:
         for block in range(len(self.forms)):
@@ -377,7 +403,9 @@ class Chats(History):
                 assert b'"trained":[' not in said, f"{file} holds a document of the store"
             elif file.suffix == ".parquet":
                 said = str(pq.read_table(file).to_pylist())
-                assert "\\x1e" not in said and '"trained":' not in said, f"{file} holds a document of the store"
+                assert "\\x1e" not in said and '"trained":' not in said, (
+                    f"{file} holds a document of the store"
+                )
 
     def files(self) -> Iterator[Path]:
         for folder in (self.folder / "out", self.folder / "exports"):
@@ -447,7 +475,9 @@ def pieces(reference: Reference, size: int, settings: Settings, *, masked: bool)
                 start = next(edge for edge in edges if edge > start)
     if settings.masked and settings.packing.method in ("none", "best_fit"):
         parts = [
-            (first, min(last, first + length)) for begin, last in parts for first in range(begin, last, length)
+            (first, min(last, first + length))
+            for begin, last in parts
+            for first in range(begin, last, length)
         ]
     flags = reference.trained
     return [part for part in parts if not masked or flags[slice(*part)].any()]
@@ -494,7 +524,9 @@ class Reader:
             return text, [(len(part.prompt), len(text))]
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        named = {name: value for name, value in self.tokenizer.special_tokens_map.items() if isinstance(value, str)}
+        named = {
+            name: value for name, value in self.tokenizer.special_tokens_map.items() if isinstance(value, str)
+        }
         named = {"bos_token": "", **named}
         texts, spans = render_jinja_template(
             [part.messages], chat_template=self.template, return_assistant_tokens_mask=True, **named
@@ -565,7 +597,15 @@ def make_checkpoint(folder: Path) -> None:
     weights = torch.randn(size, 8, generator=torch.Generator().manual_seed(0))
     save_file({"model.embed_tokens.weight": weights}, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(
-        json.dumps({"model_type": "llama", "vocab_size": size, "hidden_size": 8, "num_attention_heads": 2, "architectures": ["LlamaForCausalLM"]})
+        json.dumps(
+            {
+                "model_type": "llama",
+                "vocab_size": size,
+                "hidden_size": 8,
+                "num_attention_heads": 2,
+                "architectures": ["LlamaForCausalLM"],
+            }
+        )
     )
 
 

@@ -71,8 +71,8 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
 
 
 def control_tokens(directory: Path) -> list[dict[str, Any]]:
-    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags that
-    tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
+    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags
+    that tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
 
     Raises:
         InputError: no usable tokenizer.json, or it does not have one of the tokens.
@@ -94,8 +94,8 @@ def control_tokens(directory: Path) -> list[dict[str, Any]]:
         number = tokens[name]["id"] if name in tokens else _in_vocabulary(content, name)
         if number is None:
             raise InputError(
-                f"{directory} names the control token {name!r}, which its {TOKENIZER} does not have; load the tokenizer "
-                "with transformers and save it again, with a row for the token in the model's embedding"
+                f"{directory} names the control token {name!r}, which its {TOKENIZER} does not have; load the "
+                "tokenizer with transformers and save it again, with a row for the token in the model's embedding"
             )
         if token in flagged:
             flags = {flag: bool(token.get(flag)) for flag in _FLAGS}
