@@ -539,7 +539,7 @@ class Reader:
         ids = np.array(encoding.ids)
         if part.messages is not None:
             theirs = self.tokenizer.apply_chat_template(
-                part.messages, chat_template=without_marks(self.template), tokenize=True, return_dict=False
+                part.messages, chat_template=self.template, tokenize=True, return_dict=False
             )
             assert ids.tolist() == list(theirs), "the reference differs from itself"
         last = len(spans) - 1
