@@ -72,7 +72,7 @@ MERGING = (
     "{% set rest = messages[1:] %}{% else %}{% set before = '' %}{% set rest = messages %}{% endif %}"
     "{% for message in rest %}{% if message['role'] == 'assistant' %}<|im_start|>model\n"
     "{% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}{% else %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') + message['content'] + '<|im_end|>\n' }}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') + message['content'] }}{{ '<|im_end|>\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
 FORGETTING = (
@@ -311,6 +311,12 @@ class Chats(History):
     def path(self, block: int) -> Path:
         return self.folder / f"in{block}.{'parquet' if self.parquet else 'jsonl'}"
 
+    def consume(self) -> None:
+        super().consume()
+        if self.consumed and self.sections["packing"]["method"] == "none":
+            # A trainer reads records as sequences: these alone say which.
+            self.consumed = self.consumed._replace(documents=[])
+
     # The laws ------------------------------------------------------------------------------------------------------
 
     def accepted(self) -> list[Item]:
@@ -437,8 +443,7 @@ class Chats(History):
         else:
             template = TEMPLATES[Path(named).stem.removesuffix(" marked")]
         directory = load_base_model(open_run(self.settings())).directory
-        masked = self.forms != ["text"]
-        return Reader(directory, template, self.sections["chats"]["train_on"], masked=masked)
+        return Reader(directory, template, self.sections["chats"]["train_on"])
 
     def compare_with_a_fresh_run(self) -> None:
         super().compare_with_a_fresh_run()
@@ -501,10 +506,8 @@ def _sparse(value: Any) -> Any:
 class Reader:
     """Slow: transformers renders and tokenises one conversation at a time."""
 
-    def __init__(self, directory: Path, template: str, train_on: str, *, masked: bool) -> None:
+    def __init__(self, directory: Path, template: str, train_on: str) -> None:
         self.tokenizer, self.offsets = tokenizers_of(directory)
-        # A control token that is spelled out in a plain text is text.
-        self.offsets.encode_special_tokens = not masked
         self.template, self.train_on = template, train_on
 
     def read(self, parts: tuple[Part, ...]) -> Reference:
@@ -535,6 +538,8 @@ class Reader:
 
     def part(self, part: Part) -> Reference:
         text, spans = self.rendered(part)
+        # A control token that is spelled out in a plain text is text.
+        self.offsets.encode_special_tokens = part.messages is None and not part.prompt
         encoding = self.offsets.encode(text, add_special_tokens=False)
         ids = np.array(encoding.ids)
         if part.messages is not None:
