@@ -72,7 +72,8 @@ MERGING = (
     "{% set rest = messages[1:] %}{% else %}{% set before = '' %}{% set rest = messages %}{% endif %}"
     "{% for message in rest %}{% if message['role'] == 'assistant' %}<|im_start|>model\n"
     "{% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}{% else %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') + message['content'] }}{{ '<|im_end|>\n' }}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') }}"
+    "{{ message['content'] + '<|im_end|>\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
 FORGETTING = (
