@@ -181,12 +181,13 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     speaker, content = (turn.get(key) for key in ("role", "content"))
     if len(turn) == 2 and speaker in ROLES and isinstance(content, str):
         return {"role": speaker, "content": content}
-    verb, roles = "has the role", ROLES
+    verb = "has the role"
     if speaker is None and "from" in turn:
-        speaker, verb, roles = turn["from"], "is from", tuple(SPEAKERS)
+        speaker, verb = turn["from"], "is from"
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
-        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {', '.join(roles)}")
+        known = ", ".join(SPEAKERS if verb == "is from" else ROLES)
+        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {known}")
     if turn.get("function_call"):
         raise InputError(f"turn {number} has function_call; write it as tool_calls")
     if turn.get("train_detail"):
@@ -238,7 +239,8 @@ def _text(content: Any) -> str | None:
     if not isinstance(content, list) or not content:
         return None
     parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-    return "".join(parts) if all(isinstance(part, str) for part in parts) else None
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else None
 
 
 def _chat(
