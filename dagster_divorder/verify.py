@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.labels import Collated, check_labels, labels_shown
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -24,12 +27,14 @@ from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side, summary_row
+from dagster_divorder.write.exports import FORMATS
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
@@ -58,6 +63,10 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         "",
     ]
     parts += _in_full(run, replays[chosen.name], other) if chosen else _table(replays)
+    labels = [] if folder is None else _labels(run, folder, chosen)
+    parts += labels_shown(labels)
+    # A trainer without a collator of its own takes the batches of a reader.
+    of_trainer = [collated for collated in labels if collated.trainer and chosen] or labels
     ways = {name: replayed.best if folder is None else replayed.here for name, replayed in replays.items()}
     trainers = [
         {
@@ -72,7 +81,10 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         for name, replayed in replays.items()
     ]
     data = {"reads": head, **{name: getattr(reading, name) for name in numbers}, "trainers": trainers}
-    return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
+    if labels:
+        data["labels"] = [asdict(collated) for collated in labels]
+    in_order = any(way.kept.in_order for way in ways.values())
+    return Answer(parts, data, passed=in_order and any([c.passed for c in of_trainer] or [True]))
 
 
 Readings = tuple[str, dict[str, Shape], str]
@@ -81,20 +93,38 @@ NOT_SEQUENCES = "measures are of packed sequences, and its rows are records"
 
 
 def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
-    records = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
-    readers = (
-        [] if "pairs" in run.settings.forms else [reader for reader in TRAINERS.values() if reader.formats]
-    )
-    if run.settings.masked or chosen in records:
+    settings = run.settings
+    records = [reader for reader in TRAINERS.values() if set(reader.forms) & settings.forms]
+    able = {name for name, format in FORMATS.items() if format.masks or not has_loss_mask(settings)}
+    readers = [reader for reader in TRAINERS.values() if able & set(reader.formats[:1])]
+    if "pairs" in settings.forms:
+        readers = []
+    if settings.masked or chosen in records:
         readers += records
-    shapes = {reader.name: planned_shape(run, reader) for reader in _fitting(readers, chosen, "this plan")}
+    if chosen and chosen not in readers:
+        raise InputError(
+            f"{chosen.name} does not read this plan: {_not_for(chosen, settings)}; expected one of "
+            f"{', '.join(reader.name for reader in readers)}"
+        )
+    readers = [chosen] if chosen else readers
+    shapes = {reader.name: planned_shape(run, reader) for reader in readers}
     first = next(iter(shapes.values()))
     written = "exported" if first.sequence_length else "written"
     return (
         f"the plan: {_size(first)}, as it would be {written} under these settings",
         shapes,
-        "" if first.sequence_length else NOT_SEQUENCES,
+        _not_sequences(run, first),
     )
+
+
+def _not_for(trainer: Trainer, settings: Settings) -> str:
+    """Why a trainer reads nothing that these settings write."""
+    if trainer.forms:
+        held = " and ".join(sorted(settings.forms))
+        return f"it reads records of {' or '.join(trainer.forms)}, and the inputs hold {held}"
+    if "pairs" in settings.forms:
+        return "it reads exports, and a sequence of tokens holds no pair of answers"
+    return f"{trainer.formats[0]} cannot say that chats.train_on = {settings.chats.train_on!r} leaves tokens untrained"
 
 
 def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
@@ -108,7 +138,16 @@ def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
     readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
     head = f"{folder}: {_size(shape)}; every file is as it was written"
-    return head, dict.fromkeys((reader.name for reader in readers), shape), NOT_SEQUENCES
+    return head, dict.fromkeys((reader.name for reader in readers), shape), _not_sequences(run, shape)
+
+
+def _not_sequences(run: Run, shape: Shape) -> str:
+    """Why rows of a shape cannot be measured as sequences of the plan, "" if they can."""
+    if shape.sequence_length:
+        return ""
+    # Where records are neither packed nor cut, row i is the i-th sequence of the first epoch.
+    alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
+    return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 
 def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
@@ -122,6 +161,16 @@ def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     shape = Shape.of(manifest, str(folder))
     head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is as it was written"
     return head, dict.fromkeys((reader.name for reader in readers), shape), _other_plan(run, manifest["plan"])
+
+
+def _labels(run: Run, folder: Place, chosen: Trainer | None) -> list[Collated]:
+    """What collators make of an export with a loss mask; empty for other exports, and where the store holds another
+    plan."""
+    manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
+    checkable = manifest.get("format") == "parquet" and "loss_mask" in manifest
+    if not checkable or not isinstance(folder, Path) or _other_plan(run, manifest["plan"]):
+        return []
+    return check_labels(run, folder, manifest, chosen.name if chosen else None)
 
 
 def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:

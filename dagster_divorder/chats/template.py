@@ -15,7 +15,7 @@ Known weakness: a control token that closes turns of users only is taken for one
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -53,6 +53,8 @@ PROBE = (
     " http://a.bc/d?e=f  two\n\n\tend\r\n"
 )
 """A content of letters and signs that a filter may change, such as `upper`, `escape` and `tojson`."""
+PROBE_TOOLS = ({"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}},)
+"""Tools of probes of a template that is for conversations with tools."""
 PROBE_TIMES = 40
 """Repetitions of PROBE, so that a template that cuts contents is seen."""
 MOST_SHAPES = 1 << 12
@@ -78,6 +80,8 @@ SEARCHES = {
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message that hold what the model thinks before it answers."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
@@ -152,8 +156,16 @@ class ChatTemplate:
             tuple(sorted(stops)),
             *([] if with_tools is None else [with_tools]),
         )
-        self._with_tools = None if with_tools is None else ChatTemplate(with_tools, named, control, stops)
+        self._with_tools: ChatTemplate | None = None
+        self._probe_tools: Sequence[Any] | None = None
+        if with_tools is not None:
+            self._with_tools = ChatTemplate(with_tools, named, control, stops)
+            self._with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
+        if any(called.name == "random" for called in _filters(self._tree)):
+            raise InputError(
+                "the chat template draws at random; expected one that writes the same text each time"
+            )
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
         self._named = dict(named)
@@ -224,6 +236,39 @@ class ChatTemplate:
 
     def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
         """`render` by the template itself."""
+        rendered = self._located(messages, tools)
+        self._check_all_is_written(rendered, messages, tools)
+        return rendered
+
+    def _check_all_is_written(
+        self, rendered: Rendered, messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> None:
+        """
+        Raises:
+            InputError: the template leaves out tools, tool calls or reasoning.
+        """
+        if left_out := [name for name in map(_tool_name, tools or ()) if name not in rendered.text]:
+            raise InputError(
+                f"the chat template does not write the tool {left_out[0]!r} of the record; use a template that writes "
+                "tools, or remove the field tools"
+            )
+        answers = (message for message in messages if message["role"] == "assistant")
+        for message, turn in zip(answers, rendered.turns, strict=True):
+            said = "".join(rendered.text[first:last] for first, last in turn)
+            if left_out := [
+                name for name in map(_tool_name, message.get("tool_calls") or ()) if name not in said
+            ]:
+                raise InputError(
+                    f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
+                    "a template that writes tool calls"
+                )
+            if unread := [name for name in REASONING if message.get(name) and name not in self.template]:
+                raise InputError(
+                    f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
+                )
+
+    def _located(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
+        """What the template writes, and the spans of its answers."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.marked:
             text = self._text(messages, tools)
@@ -253,15 +298,21 @@ class ChatTemplate:
             message.keys() <= {"role", "content"}
             and isinstance(content, str)
             and bool(content.strip())
+            and content not in self._constants
             and self._telling.search(content) is None
         )
 
     @cached_property
-    def _telling(self) -> re.Pattern[str]:
-        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+    def _constants(self) -> set[str]:
+        """The template's own strings."""
         from jinja2 import nodes
 
-        strings = _strings(self._tree.find_all(nodes.Const))
+        return _strings(self._tree.find_all(nodes.Const))
+
+    @cached_property
+    def _telling(self) -> re.Pattern[str]:
+        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+        strings = self._constants
         marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
         return re.compile(_any_of({*marks, *_searched(self._tree), SENTINEL[0]}))
 
@@ -333,12 +384,28 @@ class ChatTemplate:
             self._by_change(text, messages, number, tools) for number in answers
         ]
         turns: list[Span] = []
-        for start, end in located:
+        for number, (start, end) in zip(answers, located, strict=True):
             begin = turns[-1][1] if turns else 0
-            found = ((text.rfind(opening, begin, start), opening) for opening in self._openings)
-            first = next((at + len(opening) for at, opening in found if at >= 0), start)
-            turns.append((first, self._closed(text, end)))
+            turns.append((self._begin(text, begin, start, messages[:number], tools), self._closed(text, end)))
         return turns
+
+    def _begin(
+        self, text: str, begin: int, start: int, before: Sequence[Message], tools: Sequence[Any] | None
+    ) -> int:
+        """Where an answer begins: after the header. start: of what it says. begin: the end of the answer before it.
+        before: the messages before it."""
+        openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
+        at, opening = next(((at, each) for at, each in openings if at >= 0), (-1, ""))
+        if at >= 0 and text.find(opening, begin) == at:
+            return at + len(opening)
+        # Without a header, or with several, as before the parts of one answer: reasoning, then what is said.
+        try:
+            asked = self._text(before, tools, prompt=True)
+        except InputError:
+            asked = ""
+        if len(asked) >= begin and asked and text.startswith(asked):
+            return len(asked)
+        return at + len(opening) if at >= 0 else start
 
     def _by_sentinels(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
@@ -386,10 +453,11 @@ class ChatTemplate:
         if sentinel not in changed:
             raise InputError(f"the chat template leaves out what message {number + 1} says")
         if messages[number].get("tool_calls"):
-            through = self._text(messages[: number + 1], tools).rstrip()
-            if text.startswith(through):
-                return start, max(end, len(through))
-            end = text.find(self._terminator, end) if self._terminator else -1
+            # Results may name their tools, so the text may change behind the answer too.
+            through = self._same(text, self._text(messages[: number + 1], tools))
+            if through > start:
+                return start, through
+            end = text.find(self._terminator, start) if self._terminator else -1
             if end < 0:
                 raise InputError(
                     f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
@@ -406,11 +474,17 @@ class ChatTemplate:
     def _header(self) -> str:
         """What the template writes to ask for an answer: its generation prompt."""
         question = [{"role": "user", "content": "a"}]
-        asked = self._text(question, None, prompt=True)
-        # Without it, a text may end with a control token that begins as the prompt does.
-        same = _common(asked, self._text(question, None))
-        tokens = re.finditer(_any_of(self._control), asked) if self._control else ()
-        return asked[next((token.start() for token in tokens if token.start() < same < token.end()), same) :]
+        asked = self._text(question, self._probe_tools, prompt=True)
+        return asked[self._same(asked, self._text(question, self._probe_tools)) :]
+
+    def _same(self, text: str, other: str) -> int:
+        """Characters that both texts begin with, up to a whole control token of the first: others may begin alike."""
+        same = _common(text, other)
+        if self._control and same < len(text):
+            for token in re.finditer(_any_of(self._control), text):
+                if token.start() < same < token.end():
+                    return token.start()
+        return same
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -437,7 +511,7 @@ class ChatTemplate:
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": question},
             ],
-            None,
+            self._probe_tools,
         )
         return probe.partition(answer)[2].partition(question)[0]
 
@@ -451,18 +525,16 @@ class ChatTemplate:
         else:
             answer = SENTINEL.format("a")
             last = self._text(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}], None
+                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
+                self._probe_tools,
             )
             between = self._without_common(between, last.partition(answer)[2])
         openers = {opener, self._first_control(between), self._named.get("bos_token")}
-        closing = self._control - openers
-        if not closing and not self._stops:
-            return re.compile(r"\s*")
-        return re.compile(
-            rf"\s*(?:{_any_of(closing | self._stops)})(?:\s*(?:{_any_of(closing)}))*\s*"
-            if closing
-            else rf"\s*(?:{_any_of(self._stops)})\s*"
-        )
+        closing, opening = (self._control | self._stops) - openers, self._stops & openers
+        ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
+        # A model that stops by beginning the next turn, as GLM does, learns to do so.
+        ways += [_any_of(opening)] if opening else []
+        return re.compile(rf"\s*(?:{'|'.join(ways)})")
 
     def _first_control(self, text: str) -> str | None:
         found = re.search(_any_of(self._control), text) if self._control else None
@@ -488,9 +560,10 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        as_given = _in_parts if self._takes_parts else dict
         try:
             return render_jinja_template(
-                [[_in_parts(message) if self._takes_parts else dict(message) for message in messages]],
+                [[as_given(message) for message in messages]],
                 tools=tools,
                 chat_template=self.template,
                 **options,
@@ -510,7 +583,7 @@ class ChatTemplate:
         for as_parts in (False, True):
             self.__dict__["_takes_parts"] = as_parts
             try:
-                text = self._text([{"role": "user", "content": question}], None)
+                text = self._text([{"role": "user", "content": question}], self._probe_tools)
                 if ADDRESS.search(text):
                     raise InputError(
                         "the chat template writes an address in memory, which is another in each process; expected a "
@@ -546,6 +619,12 @@ def _parsed(template: str) -> nodes.Template:
         raise InputError(f"the chat template is no Jinja: {error}") from None
 
 
+def _filters(tree: nodes.Template) -> Iterator[nodes.Filter]:
+    from jinja2 import nodes
+
+    return tree.find_all(nodes.Filter)
+
+
 def _searched(tree: nodes.Template) -> set[str]:
     """The texts that a template looks for in others, or takes off their ends."""
     from jinja2 import nodes
@@ -561,7 +640,7 @@ def _searched(tree: nodes.Template) -> set[str]:
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr in SEARCHES | STRIPS:
             (whole if call.node.attr in SEARCHES else stripped).extend(call.args)
-    for called in tree.find_all(nodes.Filter):
+    for called in _filters(tree):
         if called.name in ("replace", *STRIPS):
             (whole if called.name == "replace" else stripped).extend(called.args)
     # PADS show what is stripped of line breaks and spaces.
@@ -629,6 +708,13 @@ def _changed(message: Message, sentinel: str) -> dict[str, Any]:
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}
+
+
+def _tool_name(tool: Any) -> str:
+    """The name of a tool, or of the tool that a call names; "" where it has none."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def _common(a: str, b: str) -> int:

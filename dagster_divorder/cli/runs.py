@@ -347,7 +347,7 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():
             parts.append("  it is no longer there: run again, which writes it anew")
-        elif not is_url(folder):
+        elif readers and not is_url(folder):
             parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
         parts += _lines_of_others(readers, folder)
     readers = [
@@ -358,18 +358,24 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
         parts += [_to_train_on(shape.path, size), *_lines_of_one(readers, shape)]
     else:
+        contents = (
+            "whole documents in order" if settings.packing.packs else "records in the order of training"
+        )
         parts.append(
-            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has whole documents "
-            "in order, for tools that do not pack."
+            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has {contents}, for "
+            "tools that do not pack."
         )
     parts += _lines_of_others(readers, output["folder"])
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # A corpus smaller than a batch has no figure, and pairs are never packed.
-    if None not in off and not pairs:
+    # A corpus smaller than a batch has no figure.
+    if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
             f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
             f"shuffled ones {shuffled} %."
+            if settings.packing.packs
+            else f"  A trainer that reads {settings.sequence.batch:,} records a step has batches {planned} % off the "
+            f"mix, shuffled ones {shuffled} %."
         )
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}
@@ -401,6 +407,8 @@ def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
     """The corpus, and the settings of its order."""
+    from dagster_divorder.stages.order.pieces import left_out_lines
+
     cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
     if "trained_tokens" in corpus:
         tokens += f", {corpus['trained_tokens']:,} trained on"
@@ -408,7 +416,8 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figure
         f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {tokens}), "
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
-        *epoch_lines(figures.get("repeats")),
+        *epoch_lines(figures.get("repeats"), settings),
+        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
         *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
@@ -426,13 +435,13 @@ def _output_files(figures: Figures) -> list[str]:
     ]
 
 
-def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
+def epoch_lines(repeats: Mapping[str, Any] | None, settings: Settings) -> list[str]:
     """The records of an epoch, unless it reads each once; from the figures of `repeats`."""
     if repeats is None:
         return []
-    most = repeats["most_repeats"]
+    most, noun = repeats["most_repeats"], "trained tokens" if settings.counts_trained else "tokens"
     return [
-        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} tokens: "
+        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} {noun}: "
         f"{repeats['left_out_records']:,} records are left out, "
         + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
     ]

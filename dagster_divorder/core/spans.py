@@ -56,12 +56,12 @@ class Spans:
         """Whether each position of runs [first, first + length), int64 (n,) each, lies in a span: bool (positions of
         all runs,), run after run."""
         run, begin, end = self.cut(first, length)
-        at = (np.cumsum(length) - length)[run]
-        steps = np.zeros(int(length.sum()) + 1, np.int8)
-        # Spans may touch: one begins where another ends.
-        steps[at + begin] += 1
-        steps[at + end] -= 1
-        return np.cumsum(steps[:-1], dtype=np.int8).view(bool)
+        before = (np.cumsum(length) - length)[run]
+        edges = np.empty(2 * len(run) + 2, np.int64)
+        edges[0], edges[1:-1:2], edges[2:-1:2], edges[-1] = 0, before + begin, before + end, length.sum()
+        inside = np.zeros(len(edges) - 1, bool)
+        inside[1::2] = True
+        return inside.repeat(edges[1:] - edges[:-1])
 
     def shifted(self, first: int, end: int) -> Spans:
         """The spans that begin in [first, end), counted from `first`."""

@@ -1,4 +1,7 @@
-"""The chat template of a base model: that of the settings, its checkpoint's, or a default."""
+"""The chat template of a base model: that of the settings, its checkpoint's, or a default; and its control tokens.
+
+Guarantee: the template, its names and the control tokens are those that transformers' `AutoTokenizer` loads.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,26 @@ from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import END
 from dagster_divorder.models.checkpoint import TOKENIZER, read_object
-from dagster_divorder.models.tokenize import NAMES_IN, named_specials
+from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, named_specials, tokenizer_content
 
 DEFAULT = (
+    "{% if tools %}<|tools|>\n{{ tools | tojson + eos_token }}\n{% endif %}"
     "{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>\n"
-    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}\n"
+    "{% generation %}{{ message['content'] }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token }}{% endgeneration %}\n"
     "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] + eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-"""The template of a model without one. Roles are words of the text, and an end-of-text token ends each message."""
-TEMPLATE = "chat_template.jinja"
+"""The template of a model without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
+token ends each message."""
+TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
+"""The file of a template, and the folder of those with other names."""
+PROCESSOR = "chat_template.json"
+"""Older checkpoints of vision models have their template here."""
+WITH_TOOLS = "tool_use"
+"""The name of the template of conversations with tools."""
 _SPECIALS = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
@@ -27,48 +39,130 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
     template in place of the model's own.
 
     Raises:
-        InputError: the file is not there, or the checkpoint has several templates and none of the name "default".
+        InputError: the file is not there; the checkpoint has several templates and none of the name "default"; one is
+            no Jinja; a control token is not in tokenizer.json.
     """
-    given = None if file is None else _read(file)
+    given = {} if file is None else {"default": _read(file, "chats.template: ")}
     if directory is None:
-        return ChatTemplate(
-            given or DEFAULT, {"eos_token": END, "bos_token": "", "pad_token": END}, [END], [END]
-        )
-    added = read_object(directory / TOKENIZER).get("added_tokens") or []
-    control = [token["content"] for token in added]
+        names = {"eos_token": END, "bos_token": "", "pad_token": END}
+        return ChatTemplate(given.get("default", DEFAULT), names, [END], [END])
     names = {
         f"{special}_token": str(tokens[0].value)
         for special, tokens in named_specials(directory, _SPECIALS).items()
         if tokens and isinstance(tokens[0].value, str)
     }
-    stops = [names["eos_token"]] if "eos_token" in names else []
-    template = given or _of_checkpoint(directory)
-    if template is None:
-        return ChatTemplate(DEFAULT, {"eos_token": "", **names}, control, stops)
-    return ChatTemplate(template, names, control, stops)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    names = {**_other_names(directory), **names}
+    tokens = control_tokens(directory)
+    ends = _end_ids(directory)
+    stops = {token["content"] for token in tokens if token["id"] in ends} | {names.get("eos_token", "")} - {
+        ""
+    }
+    templates = given or _of_checkpoint(directory) or {"default": DEFAULT}
+    if "default" not in templates:
         raise InputError(
-            f"chats.template: {file} cannot be read ({error}); give the path of a Jinja file"
-        ) from None
+            f"{directory} has the chat templates {', '.join(sorted(templates))}, and none is named default; write one "
+            "into a file and name it in chats.template"
+        )
+    if templates["default"] == DEFAULT:
+        names = {"eos_token": "", **names}
+    return ChatTemplate(
+        templates["default"], names, [token["content"] for token in tokens], stops, templates.get(WITH_TOOLS)
+    )
 
 
-def _of_checkpoint(directory: Path) -> str | None:
-    """chat_template.jinja, else `chat_template` in tokenizer_config.json, as transformers reads them."""
-    if (directory / TEMPLATE).is_file():
-        return _read(directory / TEMPLATE)
-    config = directory / NAMES_IN[0]
-    template: Any = read_object(config).get("chat_template") if config.is_file() else None
-    if isinstance(template, list):
-        named = {each["name"]: each["template"] for each in template}
-        if "default" not in named:
+def control_tokens(directory: Path) -> list[dict[str, Any]]:
+    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags
+    that tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
+
+    Raises:
+        InputError: no usable tokenizer.json, or it does not have one of the tokens.
+    """
+    content = tokenizer_content(directory)
+    tokens = {token["content"]: token for token in content.get("added_tokens") or []}
+    files = [directory / file for file in NAMES_IN]
+    configs = [read_object(file) if file.is_file() else {} for file in files]
+    flagged = list((configs[0].get("added_tokens_decoder") or {}).values())
+    named = [
+        name
+        for config in configs
+        for key, value in config.items()
+        if (key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"))
+        for name in _names(value)
+    ]
+    for token in [*flagged, *({"content": name} for name in named)]:
+        name = token["content"]
+        number = tokens[name]["id"] if name in tokens else _in_vocabulary(content, name)
+        if number is None:
             raise InputError(
-                f"{config} has the chat templates {', '.join(named)}, and none is named default; write one into a file "
-                "and name it in chats.template"
+                f"{directory} names the control token {name!r}, which its {TOKENIZER} does not have; load the "
+                "tokenizer with transformers and save it again, with a row for the token in the model's embedding"
             )
-        return str(named["default"])
-    return template
+        if token in flagged:
+            flags = {flag: bool(token.get(flag)) for flag in _FLAGS}
+        else:
+            flags = {**dict.fromkeys(_FLAGS, False), "special": True}
+        if token in flagged or name not in tokens:
+            tokens[name] = {"id": number, "content": name, **flags}
+    return sorted(tokens.values(), key=lambda token: int(token["id"]))
+
+
+def _names(value: Any) -> list[str]:
+    """Tokens in the value of a key: a token, or several, in a list or under names."""
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, dict) and "content" not in value:
+        values = list(value.values())
+    contents = [each.get("content") if isinstance(each, dict) else each for each in values]
+    return [name for name in contents if isinstance(name, str) and name]
+
+
+def _other_names(directory: Path) -> dict[str, str]:
+    """Names of tokens beside the usual ones, such as image_token, which templates know too."""
+    file = directory / NAMES_IN[0]
+    config = read_object(file) if file.is_file() else {}
+    more = config.get("extra_special_tokens")
+    named = {**config, **(more if isinstance(more, dict) else {})}
+    return {
+        key: tokens[0] for key, value in named.items() if key.endswith("_token") and (tokens := _names(value))
+    }
+
+
+def _in_vocabulary(content: dict[str, Any], name: str) -> int | None:
+    vocabulary = content["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        return vocabulary.get(name)
+    # A Unigram's pieces, with their scores.
+    return next((number for number, piece in enumerate(vocabulary or []) if piece[0] == name), None)
+
+
+def _end_ids(directory: Path) -> set[int]:
+    """Ids at which the model's generation ends."""
+    ends: set[int] = set()
+    for file in (directory / name for name in IDS_IN):
+        value = read_object(file).get("eos_token_id") if file.is_file() else None
+        ends |= {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int)}
+    return ends
+
+
+def _read(file: Path, setting: str = "") -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{setting}{file} cannot be read ({error}); expected a Jinja file") from None
+
+
+def _of_checkpoint(directory: Path) -> dict[str, str]:
+    """The templates of a checkpoint, by name: of its files, else of tokenizer_config.json, as in transformers; else of
+    a processor."""
+    files = {"default": directory / TEMPLATE}
+    files |= {file.stem: file for file in sorted((directory / MORE).glob("*.jinja"))}
+    if templates := {name: _read(file) for name, file in files.items() if file.is_file()}:
+        return templates
+    for config in (directory / NAMES_IN[0], directory / PROCESSOR):
+        value: Any = read_object(config).get("chat_template") if config.is_file() else None
+        if isinstance(value, list):
+            return {str(each["name"]): str(each["template"]) for each in value}
+        if isinstance(value, dict):
+            return {str(name): str(template) for name, template in value.items()}
+        if value:
+            return {"default": str(value)}
+    return {}

@@ -27,6 +27,7 @@ from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
 from dagster_divorder.chats.template import ChatTemplate, Span
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.chat_templates import control_tokens
 from dagster_divorder.models.checkpoint import TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import (
@@ -102,13 +103,13 @@ class ChatEncoder:
         self._directory, self._template, self._way = directory, template, way
         self._fast: Encode | None = None
         if way == "gigatoken":
-            content = tokenizer_content(directory)
+            content = {**tokenizer_content(directory), "added_tokens": control_tokens(directory)}
             self._widths, self._composes = _token_bytes(content), "NFC" in _normalizers(content)
             self._fast = gigatoken_encode(content, control=True)
 
     @cached_property
     def _reference(self) -> Tokenizer:
-        reference = load_reference(self._directory)
+        reference = load_reference(self._directory, control_tokens(self._directory))
         # Without special tokens it changes the places of tokens at most: byte-level ones lose their spaces.
         reference.post_processor = None
         return reference
@@ -339,7 +340,7 @@ def fastest_way(
     Raises:
         InputError: no usable tokenizer.json.
     """
-    documents = [*conformance_documents(tokenizer_content(directory)), *sample]
+    documents = [*conformance_documents([token["content"] for token in control_tokens(directory)]), *sample]
     reference = ChatEncoder(directory, template, "template")
     expected = [_outcome(reference, document) for document in documents]
     reason = "" if engine == "gigatoken" else "tokenizers is the engine of plain texts"
@@ -362,10 +363,10 @@ def fastest_way(
     return "template", reason
 
 
-def conformance_documents(content: Mapping[str, Any]) -> list[str]:
+def conformance_documents(control: Iterable[str]) -> list[str]:
     """Fixed conversations of one to four turns whose contents are the conformance texts, and the same as marked texts.
-    content: tokenizer.json."""
-    texts = conformance_texts(token["content"] for token in content.get("added_tokens") or [])
+    control: the tokens that they spell out."""
+    texts = conformance_texts(control)
     groups = [texts[first:last] for first, last in pairwise([0, *_ends(len(texts))])]
     return [
         as_document(conversation).decode()
@@ -410,12 +411,12 @@ def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:
         InputError: the tokenizer writes tokens in a way that is not known here.
     """
     byte_level = _types(content.get("decoder")) & {"ByteLevel"}
-    if (not byte_level and not content["model"].get("byte_fallback")) or not _normalizers(content) <= KEEPING:
+    vocabulary, spelled = content["model"].get("vocab"), byte_level or content["model"].get("byte_fallback")
+    if not spelled or not isinstance(vocabulary, dict) or not _normalizers(content) <= KEEPING:
         raise InputError("the bytes of its tokens are not known")
     added = {token["id"]: token for token in content.get("added_tokens") or []}
-    vocabulary = content["model"]["vocab"].items()
-    widths = np.full(1 + max([number for _, number in vocabulary] + [*added]), UNKNOWN, np.int64)
-    for text, number in vocabulary:
+    widths = np.full(1 + max([*vocabulary.values(), *added]), UNKNOWN, np.int64)
+    for text, number in vocabulary.items():
         if byte_level:
             widths[number] = len(text)
         else:

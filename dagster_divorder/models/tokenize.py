@@ -190,21 +190,25 @@ def tokenizer_content(directory: Path) -> dict[str, Any]:
     return content
 
 
-def load_reference(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint as `tokenizers` runs it, without truncation, padding and BPE dropout.
+def load_reference(directory: Path, added: Sequence[Mapping[str, Any]] | None = None) -> Tokenizer:
+    """The tokenizer of a checkpoint as `tokenizers` runs it, without truncation, padding and BPE dropout. added: in the
+    place of its `added_tokens`.
 
     Raises:
         InputError: no usable tokenizer.json.
     """
-    tokenizer_content(directory)
-    return _load_reference(directory)
+    content = tokenizer_content(directory)
+    if added is None or added == content.get("added_tokens"):
+        return _load_reference(directory)
+    return _load_reference(directory, json.dumps({**content, "added_tokens": added}))
 
 
-def _load_reference(directory: Path) -> Tokenizer:
+def _load_reference(directory: Path, content: str | None = None) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    with explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
-        reference = Tokenizer.from_file(str(directory / TOKENIZER))
+    file = directory / TOKENIZER
+    with explained(file, "is not a tokenizer that tokenizers can load"):
+        reference = Tokenizer.from_file(str(file)) if content is None else Tokenizer.from_str(content)
     reference.no_truncation()
     reference.no_padding()
     if getattr(reference.model, "dropout", None):

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.memory import is_out_of_memory, main_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads
@@ -84,7 +85,8 @@ class Task:
 
     model: a preset, or the directory of a config.json. classes: int32 (V,), the class as which each token id is read;
     class_count: their number. attend_within_documents: attention stops at the ends of documents, in validation too.
-    heldout: by source, int32 (2, n, L): classes, -1 for none, and places in their documents, 0 at the beginning.
+    heldout: by source, int32 (2 or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1
+    for what counts, 0 for the rest, without which all does.
     """
 
     model: str
@@ -209,7 +211,8 @@ class _InMemoryRows:
 def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
     """Rows in memory as an export, which trainers' readers read. arrays: `ids` (n, L) in the order of the first epoch;
     `lengths`, tokens of all documents in them; `counts`, documents of each row; `epochs` int64 (E, n), the rows of
-    each epoch; `padded` bool (1,)."""
+    each epoch; `padded` bool (1,); where not all is trained on, `trained` int64 (2, K): the places, counted as row x L
+    + place in the row, at which what is trained on begins and ends."""
     from dagster_divorder.readers.export import Export
 
     rows, length = arrays["ids"].shape
@@ -222,7 +225,8 @@ def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
         "layout": None,
     }
     source = _InMemoryRows(arrays["ids"], arrays["lengths"], arrays["counts"])
-    return Export(Path(), manifest, source, arrays["epochs"])
+    trained = Spans(*arrays["trained"]) if "trained" in arrays else None
+    return Export(Path(), manifest, source, arrays["epochs"], trained)
 
 
 def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
@@ -399,11 +403,13 @@ class _Loop:
         import torch
 
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
-        total, counted = 0.0, int((heldout[0, :, 1:] >= 0).sum())
+        counts = heldout[0, :, 1:] >= 0 if len(heldout) == 2 else heldout[2, :, 1:] > 0
+        total, counted = 0.0, int(counts.sum())
         with torch.no_grad():
             for rows in self._micro_batches(heldout.shape[1]):
-                classes, places = torch.from_numpy(heldout[:, rows].astype(np.int64)).to(self.task.device)
-                targets = classes[:, 1:].masked_fill(classes[:, 1:] < 0, self.ignored)
+                classes, places = torch.from_numpy(heldout[:2, rows].astype(np.int64)).to(self.task.device)
+                ignored = torch.from_numpy(~counts[rows]).to(self.task.device)
+                targets = classes[:, 1:].masked_fill(ignored, self.ignored)
                 positions = places[:, :-1] if self.task.attend_within_documents else None
                 total += float(self._sum(classes[:, :-1].clamp(min=0), targets, positions))
         return total / counted if counted else math.nan

@@ -30,7 +30,7 @@ def plain(block: Block, native: bool) -> dict[str, Any]:
     if block.padded:
         batch["attention_mask"] = torch.from_numpy(block.filled).to(torch.int64)
     if not native and block.counted is not None:
-        batch["labels"] = torch.from_numpy(np.where(block.counted, ids, IGNORED))
+        batch["labels"] = torch.from_numpy(np.where(block.counted, ids.numpy(), IGNORED))
     if native and block.trained is not None:
         batch["loss_mask"] = torch.from_numpy(block.trained)
     return batch

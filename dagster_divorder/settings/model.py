@@ -95,6 +95,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _packing_of_the_form(self) -> Self:
         object.__setattr__(self, "packing", self.packing.fitting(self.forms))
+        if fault := self.packing.fault(self.forms):
+            raise ValueError(fault)
         return self
 
     @model_validator(mode="after")

@@ -212,7 +212,8 @@ class Chats(_Section):
     """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
     of a prompt, or the last answer; all: every token."""
     balance: Literal["trained", "all"] = "trained"
-    """Which tokens shares are taken of, in orders and measures: those that are trained on, or all."""
+    """Which tokens shares are of, in orders, measures and mixing: those that are trained on, or all. Batches are near
+    the mix in these, and as far off as shuffled ones in the others."""
 
 
 class Store(_Section):
@@ -388,7 +389,7 @@ class Mixing(_Section):
     `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
     once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch; unset: as many as the values with a share have."""
+    """Tokens of an epoch, of those that shares are of; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
 
@@ -547,7 +548,7 @@ class Order(_Section):
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
-    predict), or any field of the input."""
+    predict), for conversations `turns`, `prompt_length` and `answer_length`, or any field of the input."""
     within: float = Field(1.0, ge=0.0, le=1.0)
     """What the order of documents aims at. 1: more topics in each packed sequence; 0: windows of whole documents, as in
     curated.jsonl, nearer the mix. The more tokens long documents have, the more the two differ."""
@@ -614,9 +615,29 @@ class Packing(_Section):
     """Count one end-of-text token after every document."""
 
     @property
+    def key(self) -> dict[str, Any]:
+        """These settings in keys. "cut" has no entry, so that results from before the setting keep their keys."""
+        left_out = {"too_long"} if self.too_long == "cut" else set()
+        return self.model_dump(mode="json", exclude=left_out)
+
+    @property
     def packs(self) -> bool:
         """Whether a sequence may hold several records."""
         return self.method != "none"
+
+    def fault(self, forms: Collection[str]) -> str:
+        """Why records of these forms cannot be packed so, "" where they can."""
+        if "pairs" not in forms:
+            return ""
+        wrong = {"method": self.packs, "too_long": self.too_long in ("cut", "split_turns")}
+        wrong["piece_tokens"] = self.piece_tokens > 0
+        if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
+            return (
+                f"{' and '.join(named)}, and an input holds pairs, which are neither cut nor packed; set "
+                'packing.method to "none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
+                "to 0"
+            )
+        return ""
 
     def fitting(self, forms: Collection[str]) -> Self:
         """What is not set as it suits records of these forms."""

@@ -75,8 +75,9 @@ def grid_shuffle(
     continued. Other files in the folder are neither overwritten nor removed.
 
     Raises:
-        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the seed is not in
-            [0, 2**63); the folder holds other files, or a shuffle begun with other exports, memory or seed.
+        InputError: as `open_exports`; an export has several epochs or a loss mask; the memory holds no column; the
+            seed is not in [0, 2**63); the folder holds other files, or a shuffle begun with other exports, memory or
+            seed.
         StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
             the disk is full.
     """
@@ -91,6 +92,11 @@ def grid_shuffle(
             raise InputError(
                 f"{source.path} holds {source.manifest['epochs']} epochs, which a shuffle would mix; export it again "
                 "with sequence.epochs = 1"
+            )
+        if source.trained:
+            raise InputError(
+                f"{source.path} has a loss mask, which a grid shuffle does not carry; train on it in its planned "
+                'order, or export it with chats.train_on = "all"'
             )
     sequences, length = sum(map(len, sources)), sources[0].length
     size = 4 * sequences * length

@@ -24,12 +24,14 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models import training
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.export import open_export
+from dagster_divorder.readers.loading import SequenceStream
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import training_evidence as stage
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
 from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.units import duration
 from tests.conftest import topic_records, write_jsonl
@@ -166,12 +168,14 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     orders = (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced")
     made = stage._Tokens.of(planned(settings({}, packing={"method": method})))
     rows = made.rows
-    of_plan = np.bincount(made.ids(made.plan)[np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600)
+    of_plan = np.bincount(
+        made.ids(made.plan)[0][np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600
+    )
     for name in orders:
         plan, epochs = made.planned(trained_order(name), 0)
         assert epochs.shape == (2, rows), name
         assert all(len(set(epoch)) == rows for epoch in epochs.tolist()), name
-        ids = made.ids(plan)[np.arange(LENGTH) < plan.tokens[:, None]]
+        ids = made.ids(plan)[0][np.arange(LENGTH) < plan.tokens[:, None]]
         found = np.bincount(ids, minlength=600)
         # All but what fills no whole sequence.
         assert (found <= of_plan).all() and of_plan.sum() - found.sum() < LENGTH, name
@@ -398,3 +402,113 @@ def test_each_worker_trains_on_a_gpu_of_its_own(
         with pytest.raises(InterruptedError):
             stage._train(run.store, "stages/trial", task, each._replace(data=data))
     assert chosen == [3]
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Conversations of one or two questions and answers, in blocks of one topic each, and each topic a source."""
+    records = []
+    for record in sorted(topic_records(40), key=lambda record: record["text"].split()[0]):
+        topic, *words = record["text"].split()
+        turns = [("user", " ".join(words[:4])), ("assistant", " ".join(words[:9]))] * (1 + len(words) % 2)
+        messages = [{"role": role, "content": f"{text} {at}"} for at, (role, text) in enumerate(turns)]
+        records.append({"messages": messages, "source": topic})
+    return write_jsonl(tmp_path_factory.mktemp("evidence") / "chats.jsonl", records)
+
+
+@pytest.fixture
+def chat_settings(tmp_path: Path, chats: Path) -> Callable[..., Settings]:
+    corpus = {"paths": [str(chats)], "source_field": "source", "format": "messages"}
+    return partial(settings_of, tmp_path, chats, input=corpus, sequence={"length": 160, "batch": 4})
+
+
+@pytest.mark.parametrize("method", ["best_fit", "none", "concat"])
+def test_every_order_of_conversations_has_the_same_masks(
+    chat_settings: Callable[..., Settings], method: str
+) -> None:
+    settings = chat_settings({"tokens": 4_000}, packing={"method": method})
+    run = planned(settings)
+    made, mask = stage._Tokens.of(run), load_loss_mask(run)
+    assert mask and made.rows >= 4
+    is_trained = np.zeros(mask.begins[-1], bool)
+    for first, last in zip(mask.trained.first, mask.trained.last, strict=True):
+        is_trained[first:last] = True
+    totals = set()
+    for name in (*TRAINED_ORDERS, "original/balanced", "random_documents_apart"):
+        order = trained_order(name)
+        plan, epochs = made.planned(order, 0)
+        arrays = made.data(order, 0)
+        expected = np.full(arrays["ids"].shape, -100)
+        for row, sequence in enumerate(epochs[0]):
+            at = 0
+            for place in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
+                length = plan.length[place]
+                first = mask.begins[run.view.document_row[made.stream.record(plan.document[place])]]
+                tokens = slice(first + plan.start[place], first + plan.start[place] + length)
+                counts = is_trained[tokens]
+                expected[row, at : at + length][counts] = arrays["ids"][row, at : at + length][counts]
+                at += length
+        export = training.in_memory_export(arrays, made.size.batch)
+        stream = SequenceStream(export, batch=made.size.batch, rank=0, world_size=1, form="torchtitan")
+        labels = np.concatenate([labels.numpy() for _, labels in stream])
+        assert (labels == expected[arrays["epochs"][:, : len(labels)].ravel()][: len(labels), 1:]).all()
+        assert (labels >= 0).any(axis=1).all() and (labels < 0).any()
+        totals.add(((plan.indptr[-1]), int((expected >= 0).sum())) if method == "none" else 0)
+    assert len(totals) == 1
+
+
+def test_conversations_are_validated_whole_by_what_is_trained_on(
+    chat_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "HELD_OUT_SHARE", 1.0)
+    run = planned(chat_settings({"tokens": 4_000}))
+    prepared = stage._Prepared.of(run, "nowhere")
+    heldout, mask = load_heldout(run), load_loss_mask(run)
+    assert mask
+    tokens = run.column("token_counts", "lengths")[heldout.documents]
+    arrays = [prepared.shared[f"heldout {at}"] for at in range(len(prepared.sources))]
+    classes, places, counts = np.concatenate(arrays, axis=1)
+    assert sorted(
+        np.diff(np.append(np.flatnonzero(places[classes >= 0] == 0), (classes >= 0).sum()))
+    ) == sorted(tokens)
+    assert counts.sum() == mask.tokens(np.flatnonzero(heldout.documents)).sum()
+    assert not counts[classes < 0].any()
+
+    run_all(chat_settings({"tokens": 4_000}), Silent(), GRAPH.needed(run.settings, "training_evidence"))
+    assert all(
+        math.isfinite(row["loss"])
+        for row in load_results(run.settings.store.path).evidence.to_dict("records")
+    )
+    answers = chat_settings({"tokens": 4_000}, chats={"train_on": "last"})
+    before = stage.TRAINING_EVIDENCE.key(open_run(run.settings))
+    assert stage.TRAINING_EVIDENCE.key(ran(answers)) != before
+
+
+@pytest.mark.usefixtures("no_matrix_units")
+def test_a_loss_over_what_is_trained_on_is_that_of_torch(chat_settings: Callable[..., Settings]) -> None:
+    run = planned(chat_settings({"tokens": 4_000}))
+    prepared = stage._Prepared.of(run, "nowhere")
+    task = prepared.task(stage._Training("", "curated", 0, 1e-3, ""))
+    arrays = prepared.tokens.data(trained_order("curated"), 0)
+    loop = training._Loop(task, training.in_memory_export(arrays, task.batch))
+    inputs, labels = next(iter(loop.stream))
+    with torch.no_grad():
+        scores = loop.model(input_ids=loop.classes[inputs["input"].long()]).logits
+    flat = torch.where(labels >= 0, loop.classes[labels.clamp(min=0)], -100).flatten()
+    expected = torch.nn.functional.cross_entropy(scores.flatten(0, 1), flat)
+    assert loop._backward(inputs, labels) == pytest.approx(float(expected), rel=1e-5)
+    rows = next(iter(task.heldout.values()))
+    classes, _, counts = torch.from_numpy(rows.astype(np.int64))
+    with torch.no_grad():
+        scores = loop.model(input_ids=classes[:, :-1].clamp(min=0)).logits
+    flat = classes[:, 1:].masked_fill(counts[:, 1:] == 0, -100).flatten()
+    expected = torch.nn.functional.cross_entropy(scores.flatten(0, 1), flat)
+    assert loop._loss_of(rows) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_pairs_have_no_evidence_of_this_kind(tmp_path: Path) -> None:
+    record = {"prompt": "Q", "chosen": "A", "rejected": "B", "source": "a"}
+    corpus = write_jsonl(tmp_path / "pairs.jsonl", [record])
+    settings = settings_of(tmp_path, corpus, {}, input={"paths": [str(corpus)], "format": "pairs"})
+    with pytest.raises(InputError, match="an input holds pairs, whose loss compares two answers"):
+        run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence"))

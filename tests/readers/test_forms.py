@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.torch import SequenceDataset
+from dagster_divorder.write.exports import FORMATS
 from tests.conftest import examples
 from tests.readers.made import NAMES, Stream, exported
+from tests.write.exports.made import masks_of, rows_of
 
 Row = dict[str, list[int]]
 
@@ -158,3 +160,42 @@ def test_an_unknown_form_is_refused_with_those_there_are() -> None:
         SequenceDataset("nowhere", form="packed")
     with pytest.raises(InputError, match="collate was given a list of rows"):
         SequenceDataset.collate([{}, {}])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["parquet", "olmo"])
+@settings(max_examples=examples(15), deadline=None)
+@given(data=st.data())
+def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(
+    form: str, name: str, data: st.DataObject
+) -> None:
+    corpus = {
+        "lengths": data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)),
+        "length": data.draw(st.integers(2, 6)),
+        "method": data.draw(st.sampled_from(["concat", "best_fit"])),
+        "epochs": data.draw(st.integers(1, 2)),
+    }
+    masked = {**corpus, "masked": True}
+    rows = rows_of(**masked, index=FORMATS[name].epochs == "index")
+    masks = [masks_of(rows)[row] for row in rows.epochs.reshape(-1)]
+    with exported(name, corpus) as (plain_path, stream), exported(name, masked) as (path, _):
+        wanted = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
+        expected = SequenceDataset(plain_path, form=form).__getitems__(wanted)
+        length = corpus["length"]
+        grid = torch.tensor([[*masks[row], *[False] * (length - len(masks[row]))] for row in wanted])
+        if form == "plain":
+            expected["labels"] = expected["labels"].where(grid, torch.tensor(-100))
+        elif form == "flattened":
+            flat = torch.tensor([[trained for row in wanted for trained in masks[row]]])
+            expected["labels"] = expected["labels"].where(flat, torch.tensor(-100))
+        elif form == "torchtitan":
+            expected = (expected[0], expected[1].where(grid[:, 1:], torch.tensor(-100)))
+        else:
+            counted = torch.nn.functional.pad(grid[:, 1:], (0, 1))
+            expected["labels"] = expected["labels"] * counted
+            expected["loss_mask"] = expected["loss_mask"] * counted
+        same(SequenceDataset(path, form=form).__getitems__(wanted), expected)
+        if form == "plain":
+            native = SequenceDataset(path, form=form, native=True).__getitems__(wanted)
+            assert native["loss_mask"].tolist() == grid.tolist()
+            assert "labels" not in native

@@ -16,7 +16,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.trainers.environments import replay, run_isolated
-from tests.write.exports.made import TAG, Folder, blocks_of, rows_of
+from tests.write.exports.made import TAG, Folder, blocks_of, masks_of, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
 
@@ -172,18 +172,25 @@ def test_litdata(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "environment"), [("mds", "streaming"), ("litdata", "litdata")])
 def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str, tmp_path: Path) -> None:
     cases = []
-    for number, (vocabulary, method, shard_bytes) in enumerate(
+    for number, (vocabulary, method, shard_bytes, masked) in enumerate(
         [
-            (1 << 16, "concat", 1500),
-            (1 << 16, "best_fit", 1 << 20),
-            (70_000, "concat", 1 << 20),
-            (70_000, "best_fit", 2000),
+            (1 << 16, "concat", 1500, False),
+            (1 << 16, "best_fit", 1 << 20, False),
+            (70_000, "concat", 1 << 20, True),
+            (70_000, "best_fit", 2000, False),
+            (1 << 16, "best_fit", 2000, True),
         ]
     ):
         padded = method == "best_fit"
         lengths = [5, 11, 3, 70, 6] * 20 if padded else [1600]
         rows = rows_of(
-            lengths, length=LENGTH, method=method, end_of_text=False, index=False, vocabulary=vocabulary
+            lengths,
+            length=LENGTH,
+            method=method,
+            end_of_text=False,
+            index=False,
+            vocabulary=vocabulary,
+            masked=masked,
         )
         assert rows.padded is padded
         ours = tmp_path / f"ours-{number}"
@@ -192,6 +199,9 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
         columns = {"tokens" if name == "mds" else "input_ids": tokens(rows).astype(about["dtype"])}
         if padded:
             columns["attention_mask"] = (np.arange(LENGTH) < rows.tokens[:, None]).astype(np.uint8)
+        if masked:
+            rests = [[*mask, *[False] * (LENGTH - len(mask))] for mask in masks_of(rows)]
+            columns["loss_mask"] = np.array(rests, np.uint8)
         np.savez(tmp_path / f"{number}.npz", **columns)
         theirs = {"samples": str(tmp_path / f"{number}.npz"), "folder": str(tmp_path / f"theirs-{number}")}
         cases.append({**theirs, "shard_bytes": shard_bytes, "rows_of_files": about["rows_of_files"]})
@@ -210,3 +220,17 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
         index, wanted = json.loads(data), json.loads((theirs / "index.json").read_bytes())
         # litdata's is the time.
         assert index | {"updated_at": ""} == wanted | {"updated_at": ""}
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_labels_of_olmo_core_are_those_of_the_mask(method: str, tmp_path: Path) -> None:
+    rows = rows_of([5, 11, 3, 70, 6] * 20, length=LENGTH, method=method, vocabulary=1 << 16, masked=True)
+    about = export("olmo", tmp_path / "export", rows)
+    case = {"folder": str(tmp_path / "export"), "length": LENGTH, "dtype": about["dtype"]}
+    run_isolated("olmo-core", "olmo_labels", tmp_path, tmp_path / "labels.npz", cases=[case])
+    expected = []
+    for runs, mask in zip(runs_of(rows), masks_of(rows), strict=True):
+        ids = [token for _, _, run in runs for token in run]
+        labels = [token if trained else -100 for token, trained in zip(ids, mask, strict=True)]
+        expected.append([*labels[1:], *[-100] * (LENGTH - len(labels) + 1)])
+    assert np.load(tmp_path / "labels.npz")["arr_0"].tolist() == expected

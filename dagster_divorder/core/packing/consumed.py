@@ -5,21 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from dagster_divorder.core.packing.pieces import PackedSequences, Pieces
+from dagster_divorder.core.spans import Spans
 
 
-def remaining(pieces: Pieces, consumed: PackedSequences) -> Pieces:
-    """The tokens outside consumed sequences, as pieces in the order of the documents, then by start.
+def remaining(pieces: Pieces, consumed: PackedSequences | Pieces) -> Pieces:
+    """The tokens of pieces outside consumed runs, in the order of the pieces, then by start.
 
-    pieces: whole documents, each once, from token 0. consumed: runs inside them that do not overlap. A piece remains
-    before, between and after the runs of a document wherever there are tokens; empty documents remain.
-    O((P + Q) log (P + Q)).
+    pieces, consumed: disjoint runs of tokens each. A piece remains before, between and after the runs inside it
+    wherever there are tokens; empty pieces remain. O((P + Q) log (P + Q)).
     """
-    place = np.full(pieces.document.max(initial=-1) + 1, -1, np.int64)
-    place[pieces.document] = np.arange(len(pieces))
-    at = place[consumed.document]
-    order = np.lexsort((consumed.start, at))
-    at, start, end = at[order], consumed.start[order], (consumed.start + consumed.length)[order]
-    # Remaining pieces begin at token 0 and at the end of each run; they end at the next run or the document's end.
+    # Documents laid side by side, a width apart, are one line.
+    width = max(int((runs.start + runs.length).max(initial=0)) for runs in (pieces, consumed)) + 1
+    begins = consumed.document * width + consumed.start
+    order = np.argsort(begins)
+    spans = Spans(begins[order], (begins + consumed.length)[order])
+    at, start, end = spans.cut(pieces.document * width + pieces.start, pieces.length)
+    # Remaining pieces begin where a piece does and at the end of each run; they end at the next run or the piece's end.
     runs = np.bincount(at, minlength=len(pieces))
     first = np.cumsum(runs + 1) - (runs + 1)
     after = np.arange(len(at)) + at + 1
@@ -30,7 +31,8 @@ def remaining(pieces: Pieces, consumed: PackedSequences) -> Pieces:
     until[first + runs] = pieces.length
     piece = np.repeat(np.arange(len(pieces)), runs + 1)
     kept = (until > begin) | (pieces.length[piece] == 0)
-    return Pieces(pieces.document[piece[kept]], begin[kept], (until - begin)[kept])
+    piece, begin, until = piece[kept], begin[kept], until[kept]
+    return Pieces(pieces.document[piece], pieces.start[piece] + begin, until - begin)
 
 
 def join(*plans: PackedSequences) -> PackedSequences:

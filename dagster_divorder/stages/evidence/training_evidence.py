@@ -3,8 +3,10 @@
 Models are trained on the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as
 planned; `random_sequences` reads the same sequences, shuffled anew each epoch. Every order is compared with these
 shuffles, training by training from the same weights; orders whose attention stops at documents, with the same shuffles
-read that way. Orders of documents take the same tokens apart and pack them again by `concat`. The output does not need
-this stage.
+read that way. Orders of documents take the same tokens apart and pack them again by `concat`; conversations by their
+own method, whole. The output does not need this stage.
+
+Losses are of the tokens that are trained on, in training and in validation, which reads whole conversations.
 
 Each training is a file of the result, named by all that decides it. A training that has a file, also in the result
 before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -37,9 +39,10 @@ from dagster_divorder.core.measure.vendi import window_scores
 from dagster_divorder.core.order import order as make_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
@@ -58,12 +61,14 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
+from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics.components import chosen_space_version, chosen_vectors, space_reads
 from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.store.arrays import pack as pack_arrays
@@ -141,7 +146,7 @@ def _train_in_each_order(run: Run) -> Made:
         stored = store.hashed(folder)
         results |= {each.name: store.read_verified(stored[each.name]) for each in missing}
     trained = {each: _unpack(results[each.name]) for each in trainings}
-    names = matrix_names(evidence.model, prepared.class_count, run.settings.sequence.length)
+    names = matrix_names(evidence.model, prepared.class_count, prepared.tokens.length)
     summary = _summary(run, prepared, trained, names)
     from dagster_divorder.view.pictures import training_evidence as draw
 
@@ -165,18 +170,30 @@ def _train_in_each_order(run: Run) -> Made:
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """What is trained on: sequences of the `plan`, in the order of its first epoch."""
+    """What is trained on: sequences of the `plan`, in the order of its first epoch. numbers: of these sequences in the
+    whole plan, int64 (S,)."""
 
     run: Run
     stream: TrainingStream
     plan: PackedSequences
+    numbers: np.ndarray
     size: _Size
 
     @classmethod
     def of(cls, run: Run) -> _Tokens:
-        packed, order = load_packed(run), load_sequence_order(run)[0]
-        size = _whole_size(run.settings, packed)
-        return cls(run, load_stream(run), _take(packed, order[: size.rows]), size)
+        packed, numbers = load_packed(run), load_sequence_order(run)[0]
+        stream, mask = load_stream(run), load_loss_mask(run)
+        if mask is not None:
+            rows = stream.view.document_row[packed.document]
+            before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
+            # A sequence without a trained token would leave its batch without a loss.
+            numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
+        size = _whole_size(run.settings, packed, packed.tokens[numbers])
+        plan = _take(packed, numbers[: size.rows])
+        if run.settings.masked:
+            # No longer than the longest, where a sequence holds a short record and padding.
+            plan = replace(plan, sequence_length=int(plan.tokens.max()))
+        return cls(run, stream, plan, numbers[: size.rows], size)
 
     @property
     def length(self) -> int:
@@ -188,23 +205,26 @@ class _Tokens:
         """Sequences that are read; a rest that fills no batch is left out, as trainers do."""
         return self.size.steps * self.size.batch
 
-    def ids(self, plan: PackedSequences) -> np.ndarray:
-        """Token ids (S, L) of a plan's sequences."""
+    def ids(self, plan: PackedSequences) -> tuple[np.ndarray, Spans | None]:
+        """Token ids (S, L) of a plan's sequences, and which places of them are trained on (`Rows.trained`)."""
         every = np.arange(len(plan))
         with self.run.store.scratch() as scratch:
             tokens = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
-            return Rows(plan, every, every[None], tokens).gather()
+            rows = Rows(plan, every, every[None], tokens)
+            return rows.gather(), rows.trained
 
     def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
         """What a training reads: `ids` (n, L) in the order of the first epoch; of these rows the `lengths` of their
         runs, int64 (Q,), and the `counts` of runs, int64 (n,); `epochs`, the rows of each, int64 (E, n); `padded`,
-        bool (1,), whether any row has padding."""
+        bool (1,), whether any row has padding; where not all is trained on, `trained`, as `in_memory_export` has it."""
         plan, epochs = self.planned(order, seed)
         first, place = epochs[0], np.empty(len(plan), np.int64)
         place[first] = np.arange(len(first))
         used = _take(plan, first)
+        ids, trained = self.ids(used)
         return {
-            "ids": self.ids(used),
+            "ids": ids,
+            **({"trained": np.stack([trained.first, trained.last])} if trained else {}),
             "lengths": used.length,
             "counts": np.diff(used.indptr),
             "epochs": place[epochs],
@@ -260,12 +280,13 @@ class _Tokens:
         """The plan's own orders of the sequences that are read, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
         place = np.full(orders.shape[1], -1)
-        place[orders[0][:rows]] = np.arange(rows)
+        place[self.numbers[:rows]] = np.arange(rows)
         read = [place[order][place[order] >= 0] for order in orders]
         return np.stack([read[epoch % len(read)] for epoch in range(self.run.settings.evidence.epochs)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
-        """The tokens of the plan packed again with their documents in another order; full sequences only."""
+        """The tokens of the plan packed again with their documents in another order. `concat` leaves out a last
+        sequence that is not full."""
         settings, traits = self.run.settings, self.stream.traits
         pieces = _whole_pieces(self.plan)
         draw = settings.seed + seed
@@ -277,18 +298,31 @@ class _Tokens:
         else:
             balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
             items = document_items(
-                pieces.length, balanced, settings.order.traits, within=settings.order.within
+                run_counter(self.run, self.stream.view)(pieces),
+                balanced,
+                settings.order.traits,
+                within=settings.order.within,
+                lengths=pieces.length,
             )
             order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
-        packed = pack(pieces.take(order), method="concat", sequence_length=self.length, seed=draw)
-        return packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
+        method = _method(settings)
+        packed = pack(pieces.take(order), method=method, sequence_length=self.length, seed=draw)
+        return (
+            packed
+            if method != "concat"
+            else packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
+        )
 
     def items(self, plan: PackedSequences) -> Items:
         """The sequences as items to order."""
         settings, traits = self.run.settings, self.stream.traits
         names = sequence_traits(settings.order.traits)
-        counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
+        codes = {name: traits.codes[name] for name in names}
+        tokens = run_counter(self.run, self.stream.view)(plan)
+        counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
+        if traits.trained is not None:
+            items = with_all_tokens(items, plan, codes, traits.sizes())
         if settings.sequence.vectors:
             items = with_coordinates(items, plan, vector_sums(self.run, plan))
         return items
@@ -315,16 +349,17 @@ class _Prepared:
         tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
         device = call_on_a_worker(run, find_device)
         vocabulary = run.receipt("base_model").facts["vocabulary"]
-        counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
+        counts = np.bincount(tokens.ids(tokens.plan)[0].ravel(), minlength=vocabulary)
         classes, class_count = token_classes(evidence.model, counts)
-        heldout = _heldout_rows(run, classes, tokens.rows, notes)
+        heldout = _heldout_rows(run, classes, tokens.rows, tokens.length, notes)
         shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
         prepared = cls(run, folder, tokens, sorted(heldout), class_count, shared, device, notes)
         if evidence.budget_seconds is None:
             return prepared
         size = prepared.within(evidence.budget_seconds)
         plan = tokens.plan if size == tokens.size else tokens.plan.part(0, size.rows)
-        return replace(prepared, tokens=replace(tokens, size=size, plan=plan))
+        numbers = tokens.numbers[: size.rows]
+        return replace(prepared, tokens=replace(tokens, size=size, plan=plan, numbers=numbers))
 
     @cached_property
     def decides(self) -> str:
@@ -336,6 +371,7 @@ class _Prepared:
             [self.tokens.size, *model, evidence.epochs, "cosine", self.device],
             versions(run, "packed_sequences", "sequence_order", "base_model"),
             [content_hash(array) for array in self.shared.values()],
+            *([reading(run)] if run.settings.masked else []),
         )
 
     def trainings(self) -> list[_Training]:
@@ -486,18 +522,28 @@ class _Prepared:
         return steps
 
 
-def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
-    """
+def _method(settings: Settings) -> str:
+    """How orders of documents are packed."""
+    own = settings.packing.method
+    return own if own == "none" or (settings.masked and own == "best_fit") else "concat"
+
+
+def _whole_size(settings: Settings, packed: PackedSequences, tokens: np.ndarray) -> _Size:
+    """tokens: of each sequence in the order of the first epoch, int64 (S,), padding left out.
+
     Raises:
         InputError: there are fewer tokens than a batch has.
     """
     evidence, length = settings.evidence, settings.sequence.length
     assert evidence.tokens is not None
     planned = int(packed.length.sum())
-    rows = min(evidence.tokens, planned) // length
+    if settings.masked:
+        rows = int(np.searchsorted(np.cumsum(tokens), evidence.tokens, side="right"))
+    else:
+        rows, tokens = min(evidence.tokens, planned) // length, packed.tokens
     batch = evidence.batch or max(1, min(settings.sequence.batch, rows // STEPS))
-    # Orders of documents repack padded sequences without padding, which makes fewer.
-    full = min(rows, int(packed.tokens[:rows].sum()) // length)
+    # Orders of documents repack padded sequences with less padding, which makes fewer.
+    full = rows if _method(settings) == "none" else min(rows, int(tokens[:rows].sum()) // length)
     steps = full // batch
     if steps < 1:
         raise InputError(
@@ -542,37 +588,27 @@ def _config_hash(model: str) -> str:
     return content_hash(file.read_bytes().hex()) if file.is_file() else ""
 
 
-def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str]) -> dict[str, np.ndarray]:
-    """By source, its held-out documents end to end, int32 (2, n, L): classes, with -1 after the last token; and the
-    distance of each token from the beginning of its document or row.
+def _heldout_rows(
+    run: Run, classes: np.ndarray, sequences: int, length: int, notes: list[str]
+) -> dict[str, np.ndarray]:
+    """By source, its held-out documents as `Task.heldout` has them: end to end, or conversations whole. length: L.
 
     Raises:
         InputError: no document is held out.
     """
-    table = heldout_table(run, load_heldout(run)).select(["source", "text"])
+    table = heldout_table(run, load_heldout(run)).drop_columns(["id", "record"])
     if not table.num_rows:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
             "other files in it"
         )
-    length, trait = run.settings.sequence.length, run.settings.mixing.trait
-    texts: dict[str, list[str]] = {}
-    for source, text in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
-        texts.setdefault(source or "", []).append(text or "")
+    trait = run.settings.mixing.trait
+    texts: dict[str, list[tuple[str, ...]]] = {}
+    for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
+        texts.setdefault(source or "", []).append(tuple(read))
     most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
-    encoder, heldout = load_base_model(run).encoder(), {}
-    for source in sorted(texts):
-        ids, lengths = encoder.encode(texts[source])
-        ids = classes[ids[: most * length]]
-        rows = np.zeros((2, -(-max(1, len(ids)) // length), length), np.int32)
-        rows[0] = -1
-        rows[0].ravel()[: len(ids)] = ids
-        begins = np.zeros(rows[0].size, bool)
-        begins[::length] = True
-        begins[(starts := np.cumsum(lengths))[starts < len(ids)]] = True
-        at = np.arange(len(begins))
-        rows[1].ravel()[:] = at - np.maximum.accumulate(np.where(begins, at, 0))
-        heldout[source] = rows
+    rows_of = _masked_rows if run.settings.masked else _plain_rows
+    heldout = {source: rows_of(run, texts[source], classes, most, length) for source in sorted(texts)}
     if not run.settings.heldout.paths:
         without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
         if without:
@@ -581,6 +617,52 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
                 "out: nothing is said of it; raise heldout.documents"
             )
     return heldout
+
+
+def _plain_rows(
+    run: Run, texts: Sequence[tuple[str, ...]], classes: np.ndarray, most: int, length: int
+) -> np.ndarray:
+    """Texts end to end, int32 (2, n, L), `most` rows of them."""
+    ids, lengths = load_base_model(run).encoder().encode([text or "" for (text,) in texts])
+    ids = classes[ids[: most * length]]
+    rows = np.zeros((2, -(-max(1, len(ids)) // length), length), np.int32)
+    rows[0] = -1
+    rows[0].ravel()[: len(ids)] = ids
+    begins = np.zeros(rows[0].size, bool)
+    begins[::length] = True
+    begins[(starts := np.cumsum(lengths))[starts < len(ids)]] = True
+    at = np.arange(len(begins))
+    rows[1].ravel()[:] = at - np.maximum.accumulate(np.where(begins, at, 0))
+    return rows
+
+
+def _masked_rows(
+    run: Run, texts: Sequence[tuple[Any, ...]], classes: np.ndarray, most: int, length: int
+) -> np.ndarray:
+    """Texts with their trained spans, whole, int32 (3, n, L): as many as tokens fit into `most` rows, but at least one.
+    What is longer than a row is cut."""
+    from dagster_divorder.models.chat_tokens import encode_trained
+
+    read, spans = zip(*texts, strict=True)
+    ids, lengths, trained = encode_trained(
+        read,
+        [[(span["first"], span["last"]) for span in each] for each in spans],
+        load_base_model(run).directory,
+    )
+    begins, cut = np.cumsum(lengths) - lengths, np.minimum(lengths, length)
+    count = max(1, int(np.searchsorted(np.cumsum(cut), most * length, side="right")))
+    whole = Pieces(np.arange(count), np.zeros(count, np.int64), cut[:count])
+    packed = pack(whole, method="best_fit", sequence_length=length)
+    before = np.cumsum(packed.length) - packed.length
+    in_document = np.arange(before[-1] + packed.length[-1]) - before.repeat(packed.length)
+    token = begins[packed.document].repeat(packed.length) + in_document
+    row = np.arange(len(packed)).repeat(np.diff(packed.indptr))
+    place = (row * length + before - before[packed.indptr[row]]).repeat(packed.length) + in_document
+    rows = np.zeros((3, len(packed) * length), np.int32)
+    rows[0] = -1
+    # Nothing of a document stands before its first token.
+    rows[:, place] = classes[ids[token]], in_document, trained[token] & (in_document > 0)
+    return rows.reshape(3, -1, length)
 
 
 def _train(
@@ -742,7 +824,7 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
 def _training_evidence_inputs(run: Run) -> dict[str, Any]:
     """The results that it reads, and the token of a checkpoint that ends a text."""
     results, token = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
-    return {**results, "end_of_text": token} if isinstance(token, list) else {**results}
+    return {**results, **({"end_of_text": token} if isinstance(token, list) else {}), **reading(run)}
 
 
 def _check_settings(run: Run) -> None:
@@ -752,6 +834,11 @@ def _check_settings(run: Run) -> None:
         raise InputError(
             "evidence.tokens is set, and no documents are held out to validate on; set heldout.documents to a "
             "share, such as 0.01, or to files"
+        )
+    if "pairs" in run.settings.forms:
+        raise InputError(
+            "evidence.tokens is set, and an input holds pairs, whose loss compares two answers; trainings here have "
+            "the loss of one text: unset evidence.tokens"
         )
     check_model(run.settings.evidence.model, run.settings.sequence.length)
     check_special_tokens(run.settings)

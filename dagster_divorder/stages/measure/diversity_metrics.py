@@ -32,7 +32,13 @@ from dagster_divorder.core.measure import (
     worse_batches,
 )
 from dagster_divorder.core.measure.distinct import distinct_in_sequences
-from dagster_divorder.core.measure.packed import ReadRuns, documents_stream, runs_in_order, sequences_stream
+from dagster_divorder.core.measure.packed import (
+    ReadRuns,
+    RunCounter,
+    documents_stream,
+    runs_in_order,
+    sequences_stream,
+)
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
 from dagster_divorder.core.measure.tables import SHUFFLED, drift_columns, findings, table_rows
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
@@ -54,7 +60,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.mix.repeats import RunCounter, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -353,9 +359,10 @@ def remedy(settings: Settings) -> str:
             f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
             "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
         )
+    fill = "; where long documents fill whole sequences, cut them with packing.piece_tokens"
     return (
         "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
-        "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
+        f"order.length_bins){fill if settings.packing.packs else ''}"
     )
 
 

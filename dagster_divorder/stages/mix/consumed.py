@@ -18,6 +18,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.state import Receipt, load_receipt
 
@@ -89,7 +90,7 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     if not np.array_equal(records[order], documents["id"]):
         return CHANGED
     try:
-        output = _last_output(run)
+        output = last_output(run.store)
         prefix = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
     except DamagedFileError:
         # The stages after this one make the damaged file again, from the pin.
@@ -107,7 +108,7 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
         or end of text.
     """
     wanted = run.settings.order.frozen_tokens
-    output = _last_output(run)
+    output = last_output(run.store)
     if output is None:
         raise InputError(
             f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
@@ -174,10 +175,10 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
     }
 
 
-def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
+def last_output(store: Store) -> tuple[Receipt, Receipt, Receipt] | None:
     """The receipts of greedy_order, packed_sequences and sequence_order if each was made from the one before."""
     order, packed, sequences = (
-        load_receipt(run.store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
+        load_receipt(store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
     )
     if not (order and packed and sequences):
         return None

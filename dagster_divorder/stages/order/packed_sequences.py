@@ -31,11 +31,13 @@ from dagster_divorder.core.packing import (
     packing_report,
     remaining,
     sequence_counts,
+    with_all_tokens,
 )
 from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.corpus.near_duplicates import near_reads
@@ -55,9 +57,11 @@ from dagster_divorder.stages.order.greedy_order import (
     order_documents,
     remade,
 )
+from dagster_divorder.stages.order.pieces import StreamPieces, leaves_out, left_out_lines
 from dagster_divorder.stages.output.shards import Parts, each_shard
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
 from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.state import Receipt
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -87,7 +91,8 @@ def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
 def _pack_documents(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
-    packed = _pack(run, stream, frozen)
+    documents = StreamPieces(run, stream)
+    packed = _pack(documents, frozen)
     facts = {
         "sequences": len(packed),
         "sequence_length": run.settings.sequence.length,
@@ -104,12 +109,31 @@ def _pack_documents(run: Run) -> Made:
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
-    return Made({"plan": _plan_arrays(packed), "rows": rows}, facts, figures)
+    files: dict[str, Any] = {"plan": _plan_arrays(packed), "rows": rows}
+    if leaves_out(run.settings):
+        counts, files["left_out"], wholly = documents.left_out()
+        files["left_out_documents"] = {"items": wholly}
+        trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
+        untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
+        figures |= counts | {"untrained_sequences": untrained}
+        if run.settings.masked:
+            figures["trained_tokens"] = int(documents.trained(packed).sum())
+        for line in left_out_lines(figures, run.settings.packing.too_long):
+            run.progress.note(line)
+        if not len(packed):
+            raise InputError(
+                f"packing leaves out all {len(traits.tokens):,} records: "
+                f"{figures['too_long_documents']:,} are longer than a sequence of {run.settings.sequence.length:,} "
+                f"tokens, and {figures['untrained_documents']:,} have no trained token in what is left of them; make "
+                'sequence.length larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
+            )
+    return Made(files, facts, figures)
 
 
-def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
+def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
+    run, stream = documents.run, documents.stream
     settings, traits, method = run.settings, stream.traits, run.settings.packing.method
-    pieces, bounds = _pieces_of_shards(run, stream, frozen)
+    pieces, bounds = _pieces_of_shards(documents, frozen)
     separate = bool(settings.copies_apart) or method == "related"
     # Found once for all shards: it goes through all records.
     copies = stream_copies(run, stream) if separate or frozen else None
@@ -136,23 +160,30 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
     return replace(join(*consumed, *packed), shards=shards)
 
 
-def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
-    """(the pieces to pack, in the order of the documents, without consumed and cut ones; the bounds of their shards,
-    the end of the last one included)."""
-    order, begins = load_order(run), load_shards(run)
-    lengths = stream.traits.tokens + run.settings.packing.end_of_text
-    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths[order])
-    if frozen:
-        pieces = remaining(pieces, frozen.sequences)
-    if run.settings.order.cut:
-        out = stream.items(find_records(run, run.settings.order.cut))
-        pieces = pieces.take(~np.isin(pieces.document, out))
+def _pieces_of_shards(documents: StreamPieces, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
+    """(the pieces to pack, in the order of the documents; the bounds of their shards, the end of the last one
+    included)."""
+    order, begins = load_order(documents.run), load_shards(documents.run)
+    pieces = _pieces_to_pack(documents, order, frozen.sequences if frozen else None)
     bounds = [0, len(pieces)]
     if len(begins):
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
     return pieces, bounds
+
+
+def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: PackedSequences | None) -> Pieces:
+    """The pieces to pack of items of the stream, in their order, without consumed and cut ones."""
+    run, pieces = documents.run, documents.fitted(items)
+    if consumed:
+        pieces = remaining(pieces, consumed)
+    if run.settings.masked:
+        pieces = pieces.take(documents.are_trained(pieces))
+    if run.settings.order.cut:
+        out = documents.stream.items(find_records(run, run.settings.order.cut))
+        pieces = pieces.take(~np.isin(pieces.document, out))
+    return pieces
 
 
 def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
@@ -286,7 +317,8 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
 
 
 def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights."""
+    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights. Where shares are
+    of trained tokens, all tokens are balanced beside these: what a batch costs, and what its prompts are about."""
     from scipy.sparse import csr_matrix
 
     arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
@@ -299,10 +331,15 @@ def load_sequence_items(run: Run, traits: Traits) -> Items:
     sizes = [traits.sizes()[name] for name in wanted]
     if len(columns) < counts.shape[1] or (np.diff(columns) != 1).any():
         counts = counts[:, columns]
-    return Items(
+    items = Items(
         counts=counts,
         groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
         weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
+    )
+    if traits.trained is None:
+        return items
+    return with_all_tokens(
+        items, load_packed(run), {name: traits.codes[name] for name in wanted}, traits.sizes()
     )
 
 
@@ -312,16 +349,20 @@ def sequence_traits(weights: dict[str, float]) -> list[str]:
 
 
 def _no_token_lost(run: Run) -> Finding:
-    stream = load_stream(run)
+    stream, settings = load_stream(run), run.settings
     tokens = run.column("token_counts", "lengths")[stream.view.document_row]
-    lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
-    cut_ids = run.settings.order.cut
-    if cut_ids:
-        packed = _with_cut(run, packed, stream.items(find_records(run, cut_ids)), lengths)
+    lengths, packed = tokens.astype("int64") + settings.packing.end_of_text, load_packed(run)
+    but = f", but for those of {len(settings.order.cut):,} ids that are cut" if settings.order.cut else ""
+    left = 0
+    if but or leaves_out(settings):
+        before = int(packed.length.sum())
+        packed = _with_left_out(StreamPieces(run, stream), packed)
+        left = int(packed.length.sum()) - before
+    if leaves_out(settings) and left:
+        but = f", but for {left:,} that are left out on purpose"
     covered = coverage(packed, lengths)
     figures = {name: getattr(covered, name) for name in ("tokens", "missing", "doubled", "outside")}
     if covered.exact:
-        but = f", but for those of {len(cut_ids):,} ids that are cut" if cut_ids else ""
         text = f"{covered.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{but}."
         return Finding(passed=True, text=text, figures=figures)
     first = covered.first
@@ -335,27 +376,34 @@ def _no_token_lost(run: Run) -> Finding:
     )
 
 
-def _with_cut(
-    run: Run, packed: PackedSequences, documents: np.ndarray, lengths: np.ndarray
-) -> PackedSequences:
-    """The plan, and behind it the tokens of the cut documents that no consumed sequence holds."""
-    consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
-    consumed = consumed[np.isin(packed.document[consumed], documents)]
-    runs = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
-    frozen = replace(packed, **runs, indptr=np.array([0, len(consumed)]))
-    not_consumed = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
-    behind = replace(frozen, **vars(not_consumed), indptr=np.array([0, len(not_consumed)]))
-    return join(packed, behind)
+def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
+    """The plan, and behind it the tokens that are left out on purpose: only of documents that are cut (`order.cut`) or
+    too long, or have no trained token in what was to be packed."""
+    run, settings = documents.run, documents.run.settings
+    consumed = packed.part(0, run.receipt("packed_sequences").facts["frozen_sequences"])
+    items = np.arange(len(documents.lengths))
+    pieces, whole = _pieces_to_pack(documents, items, consumed), documents.whole(items)
+    columns = (
+        [getattr(runs, name) for runs in (pieces, consumed)] for name in ("document", "start", "length")
+    )
+    left = remaining(whole, Pieces(*map(np.concatenate, columns)))
+    meant = np.isin(items, documents.stream.items(find_records(run, settings.order.cut)))
+    if leaves_out(settings):
+        meant |= (documents.lengths > settings.sequence.length) | ~documents.are_trained(whole)
+        meant[consumed.document] |= settings.masked
+    left = left.take(meant[left.document])
+    return join(packed, replace(consumed, **vars(left), indptr=np.array([0, len(left)])))
 
 
 def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
     decides = {
-        "packing": settings.packing.model_dump(mode="json"),
+        "packing": settings.packing.key,
         "length": settings.sequence.length,
         "separate_copies": settings.copies_apart,
         "cut": settings.order.cut,
         "seed": settings.seed,
         **settings.counted_key,
+        **({"train_on": settings.chats.train_on} if settings.masked else {}),
     }
     if settings.packing.piece_tokens:
         # This stage orders pieces.
@@ -379,6 +427,22 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
+def _check_settings(run: Run) -> None:
+    # Formats that the first records tell are not known when the settings are loaded.
+    if fault := run.settings.packing.fault(run.settings.forms):
+        raise InputError(fault)
+
+
+def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
+    if "left_out" not in receipt.files:
+        return {}
+    lines = left_out_lines(receipt.figures, run.settings.packing.too_long)
+    return {
+        "left_out": Text("\n".join(f"- {line}" for line in lines) or "nothing"),
+        "left_out_records": Table(run.rows("packed_sequences", "left_out")),
+    }
+
+
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
     version=6,
@@ -390,13 +454,15 @@ PACKED_SEQUENCES = WholeCorpus(
     settings=_packed_sequences_settings,
     content=("plan", "rows"),
     doing="packing sequences",
+    check_settings=_check_settings,
     pace=(0.04, 0.0002),
     compute=_pack_documents,
+    show=_show_packed_sequences,
     checks=(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice.",
+            "trained on twice. Left out are only those that packing.too_long and the loss mask name.",
             check=_no_token_lost,
             blocking=True,
         ),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items
@@ -39,12 +40,33 @@ from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.stages.output.shards import Parts, each_shard
 from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
+from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.view import View
 
 
 def load_sequence_order(run: Run) -> np.ndarray:
     """The current orders, int64 (E, S), an epoch a row."""
     return run.arrays("sequence_order", "order")["order"]
+
+
+def output_is_whole(run: Reader) -> bool:
+    """Whether every item of the stream is in the curated output."""
+    figures = run.receipt("packed_sequences").figures
+    return figures["method"] != "none" and not figures.get("left_out_documents")
+
+
+def output_order(run: Reader) -> np.ndarray:
+    """The items of the stream in the order of the curated output, int64 (n,): the order of the documents, without those
+    of which packing leaves out all; where records are not packed, those of the first epoch's sequences."""
+    if run.receipt("packed_sequences").figures["method"] != "none":
+        order = run.arrays("greedy_order", "order")["order"]
+        if output_is_whole(run):
+            return order
+        return order[~np.isin(order, run.arrays("packed_sequences", "left_out_documents")["items"])]
+    plan, epoch = run.arrays("packed_sequences", "plan"), run.arrays("sequence_order", "order")["order"][0]
+    items = plan["document"][runs_in_order(plan["indptr"], epoch)[0]]
+    _, first = np.unique(items, return_index=True)
+    return items[np.sort(first)]
 
 
 def vectors_are_balanced(settings: Settings) -> bool:
@@ -183,6 +205,7 @@ def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
         "epochs": sequence.epochs,
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
+        **settings.counted_key,
     }
 
 

@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from dagster_divorder import __version__
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -44,9 +47,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
-from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
@@ -92,6 +94,7 @@ def _write_exports(run: Run) -> Made:
                 "folder": str(folder),
                 "sequences": manifest["rows"],
                 "tokens": manifest["tokens"],
+                **({"trained tokens": mask["trained_tokens"]} if (mask := manifest.get("loss_mask")) else {}),
                 "files": len(manifest["files"]),
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
@@ -179,6 +182,8 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
         columns=_columns(run.settings),
+        whole_records=run.settings.masked,
+        schema=_record_schema(run) if run.settings.masked else None,
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -189,6 +194,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
+
+
+def _record_schema(run: Run) -> pa.Schema | None:
+    """Of the records of Parquet input."""
+    if run.view.kind != "parquet":
+        return None
+    return pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
 
 
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
@@ -214,8 +226,7 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens, mask = run.settings, rows.stored, {}
     if rows.trained:
-        trained = int((rows.trained.last - rows.trained.first).sum())
-        mask = {"loss_mask": {"train_on": settings.chats.train_on, "trained_tokens": trained}}
+        mask = {"loss_mask": {"train_on": settings.chats.train_on, **_trained_figures(rows.trained, rows)}}
     return {
         "key": _key(run, format),
         "prefix": f"train-{_tag(run, format)}",
@@ -246,6 +257,15 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         "sequence": settings.sequence.model_dump(),
         "order": settings.order.model_dump(mode="json"),
         "seed": settings.seed,
+    }
+
+
+def _trained_figures(trained: Spans, rows: Rows) -> dict[str, int]:
+    """How many tokens are trained on, and how many rows hold none of them."""
+    with_trained = len(distinct_values(trained.first // rows.length))
+    return {
+        "trained_tokens": int((trained.last - trained.first).sum()),
+        "untrained_rows": len(rows) - with_trained,
     }
 
 
@@ -280,7 +300,7 @@ def records_shape(run: Run, folder: Place) -> Shape:
     return Shape(
         path=str(folder / (names[0] if len(names) == 1 else f"curated*.{kind}")),
         prefix="",
-        sequences=len(load_order(run)),
+        sequences=len(output_order(run)),
         epochs=1,
         sequence_length=0,
         batch=run.settings.sequence.batch,

@@ -6,11 +6,13 @@ Law: without `settings.masked` every token is trained on, and there is no mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
-from dagster_divorder.models.chat_tokens import SELECTED
+from dagster_divorder.models.chat_tokens import END, SELECTED
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.stages import StageFiles
@@ -46,6 +48,33 @@ def load_loss_mask(run: Run) -> LossMask | None:
     if not has_loss_mask(run.settings):
         return None
     return mask_of(run.files("token_counts"), run.view.documents, run.settings.chats.train_on)
+
+
+class TurnEnds(NamedTuple):
+    """Where conversations may be cut: position int64 (K,), the tokens before the end of an answer, rising in each; row
+    int64 (K,), its place among n document rows. plain: bool (n,), texts that are trained on as a whole."""
+
+    row: np.ndarray
+    position: np.ndarray
+    plain: np.ndarray
+
+
+def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
+    """The ends of all answers but the last in document rows, int64 (n,). Only for `settings.masked`."""
+    files, fragments = run.files("token_counts"), run.view.documents
+    lengths, counts, first, last, kind = files.columns(
+        fragments, "lengths", "spans", "span_first", "span_last", "span_kind"
+    )
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    spans, bounds = row_entries(begins, rows)
+    at = np.arange(len(rows)).repeat(np.diff(bounds))
+    ending = np.flatnonzero(kind[spans] & END)
+    inner = ending[:-1][at[ending[:-1]] == at[ending[1:]]]
+    alone = np.flatnonzero(counts[rows] == 1)
+    span = begins[rows[alone]]
+    plain = np.zeros(len(rows), bool)
+    plain[alone] = (first[span] == 0) & (last[span] == lengths[rows[alone]]) & (kind[span] & END == 0)
+    return TurnEnds(at[inner], last[spans[inner]].astype(np.int64), plain)
 
 
 def answer_tokens(run: Run) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
@@ -79,12 +79,14 @@ def _chat_way(run: Run) -> dict[str, Any]:
     """The fastest way to the reference's tokens of conversations (`way`), and of what (`of`). It stays while these do:
     appended documents are tokenised as those before."""
     if "chat_way" not in run.memo:
+        from dagster_divorder.models.chat_templates import control_tokens
         from dagster_divorder.models.chat_tokens import fastest_way
 
         model, template, last = load_base_model(run), _template(run), load_receipt(run.store, "token_counts")
         engine = model.info["engine"]
         known = last.facts.get("chats") if last else None
-        of = [model.info["tokenizer"], engine, template.fingerprint]
+        control = content_hash(control_tokens(model.directory))
+        of = [model.info["tokenizer"], engine, template.fingerprint, control]
         if not known or known["of"] != of:
             rows = rows_by_id(run.store, run.view, SAMPLE_DOCUMENTS)
             total = np.cumsum(document_sizes(run.store, run.view)[rows])
@@ -112,7 +114,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
     if not run.settings.masked:
         return model
-    return {**model, "masked": True, "template": _template(run).fingerprint, "way": _chat_way(run)["way"]}
+    return {**model, "masked": True, "chats": {name: _chat_way(run)[name] for name in ("way", "of")}}
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -142,7 +144,8 @@ def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     if has_loss_mask(run.settings):
         mask = mask_of(files, run.view.documents, run.settings.chats.train_on)
         trained = int(mask.tokens(rows).sum())
-    return {"trained_tokens": trained, "trained_share": trained / tokens}
+    train_on = run.settings.chats.train_on
+    return {"trained_tokens": trained, "trained_share": trained / tokens, "train_on": train_on}
 
 
 def _documents_have_tokens(run: Run) -> Finding:

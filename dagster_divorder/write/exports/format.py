@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.rows import Rows
 
@@ -18,12 +20,15 @@ from dagster_divorder.write.exports.rows import Rows
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How the files of an export are written. tag: 8 hex digits of its key, in their names. shard_bytes: about the
-    size of a file. batch: sequences of a global batch. columns: further columns of a format of tables."""
+    size of a file. batch: sequences of a global batch. columns: further columns of a format of tables.
+    whole_records: `text` writes records as they came; schema: theirs, of Parquet input."""
 
     tag: str
     shard_bytes: int
     batch: int = 1
     columns: tuple[str, ...] = ()
+    whole_records: bool = False
+    schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +40,7 @@ class Format:
     epochs: later epochs are rows of their own (`copies`), or an `index` over the rows of the first, in `Rows.epochs`.
     contiguous_ranks: trainers that read the format give each rank a contiguous part of it, and `exports.world_size`
         lays out the rows by `trainers.rows_for_contiguous_ranks`.
-    masks: its files say which tokens are trained on.
+    masks: its files say which tokens are trained on, or hold records from which a trainer finds it.
     """
 
     name: str

@@ -6,6 +6,8 @@ more than once (`mixing.weights`) all lines also have `repeat`, how often the re
 
 A document in several runs has as many parts, numbered from 0 in the document's order; end to end they are its text. A
 part ends at the end of a token and cuts no character. Documents without a token have no part.
+Of conversations, prompts and pairs it holds the records themselves, as they came: a line, or a row of Parquet input,
+for each record of an epoch, whole, at the place of its first token. A record without a token in a sequence has none.
 Known weakness: a tokenizer may split a part's first characters into other tokens than those of the whole document.
 """
 
@@ -24,11 +26,12 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.view import offsets
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.format import Format, Options
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows
 from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
-from dagster_divorder.write.records import LINE_FEED, WriteRecords
+from dagster_divorder.write.records import LINE_FEED, WriteRecords, stored_records
 
 TOKEN_BYTES = 4
 """About the bytes of a token's text, by which files and memory are sized."""
@@ -45,6 +48,45 @@ REPEAT = pa.field("repeat", pa.int32())
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    write = _write_records if options.whole_records else _write_parts
+    return write(rows, folder, options)
+
+
+def _write_records(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    """Write the records of the items that the rows hold, each once an epoch."""
+    view = rows.stored.view
+    with_text = np.flatnonzero(rows.text_tokens)
+    row = np.arange(len(rows)).repeat(np.diff(rows.indptr))[with_text]
+    item = rows.document[with_text]
+    epoch = row // max(len(rows.plan), 1)
+    first = np.sort(np.unique(epoch * len(view) + item, return_index=True)[1])
+    records = view.record_row[item[first]]
+    if len(first) < len(with_text):
+        rows.stored.progress.note(
+            f"text: {len(with_text) - len(first):,} times a record goes on in another sequence; it is written once, "
+            "whole, where its first tokens are"
+        )
+    sizes = TOKEN_BYTES * rows.stored.lengths[view.document_row[item[first]]]
+    _stage(
+        rows,
+        folder,
+        options,
+        Permutation(
+            contents=stored_records(rows.stored.files.store, view),
+            start=offsets(view.records),
+            rows=records,
+            sizes=sizes,
+            terminator=b"" if options.schema else LINE_FEED,
+            through_files=passes_files(sizes),
+        ),
+        WriteRecords(from_rows=options.schema is not None, schema=options.schema),
+        unit="records",
+        workers_from=WORKERS_FROM_BYTES,
+    )
+    return {"records": len(records)}
+
+
+def _write_parts(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     with_text = np.flatnonzero(rows.text_tokens)
     fragments = list(rows.stored.view.by_fragment(rows.document[with_text]))
     start = np.concatenate([[0], np.cumsum([len(parts) for _, parts, _ in fragments])]).astype(np.int64)
@@ -53,12 +95,9 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     for (_, parts, _), first in zip(fragments, start.tolist(), strict=False):
         stored_row[parts] = first + np.arange(len(parts))
     sizes = TOKEN_BYTES * rows.text_tokens[with_text]
-    limits = shard_limits(sizes, options.shard_bytes)
     kind = rows.stored.view.kind
     schema = SCHEMA if rows.stored.repeats is None else SCHEMA.insert(2, REPEAT)
     write = WriteRecords(from_rows=False, schema=schema if kind == "parquet" else None)
-    names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
-    spans = pairwise([0, *limits])
     permutation = Permutation(
         contents=list(_contents(rows, fragments, with_text, schema)),
         start=start,
@@ -67,18 +106,35 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         terminator=b"" if kind == "parquet" else LINE_FEED,
         through_files=passes_files(sizes),
     )
+    # Texts are tokenised again, which takes longer than the start of a worker.
+    _stage(rows, folder, options, permutation, write, unit="parts", workers_from=0)
+    return {"parts": len(with_text)}
+
+
+def _stage(
+    rows: Rows,
+    folder: OutputFolder,
+    options: Options,
+    permutation: Permutation,
+    write: WriteRecords,
+    *,
+    unit: str,
+    workers_from: int,
+) -> None:
+    """Stage the files of permuted parts or records."""
+    limits, kind = shard_limits(permutation.sizes, options.shard_bytes), rows.stored.view.kind
+    names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
+    spans = pairwise([0, *limits])
     permute(
         permutation,
         {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
         folder,
         engine=rows.stored.engine,
-        # Texts are tokenised again, which takes longer than the start of a worker.
-        workers_from=0,
+        workers_from=workers_from,
         scratch=rows.stored.scratch,
         progress=rows.stored.progress,
-        unit="parts",
+        unit=unit,
     )
-    return {"parts": len(with_text)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,4 +237,5 @@ def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> i
 TEXT = Format(
     name="text",
     write=_write,
+    masks=True,
 )

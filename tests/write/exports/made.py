@@ -104,7 +104,9 @@ def rows_of(
     random = np.random.default_rng(seed)
     dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
     documents = [random.integers(0, vocabulary, n).astype(dtype) for n in lengths]
-    masks = [random.random(n) < random.choice([0.1, 0.5, 0.9]) for n in lengths] if masked else None
+    # Of their own numbers, so that the rest is that of a corpus without a mask.
+    chance = np.random.default_rng([seed, 1])
+    masks = [chance.random(n) < chance.choice([0.1, 0.5, 0.9]) for n in lengths] if masked else None
     cuts = np.linspace(0, len(documents), fragments + 1).astype(int)
     parts = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
     row = np.arange(len(documents)) if records is None else np.array(records, np.int64)

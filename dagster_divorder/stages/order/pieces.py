@@ -1,0 +1,177 @@
+"""Which parts of the documents are packed: `packing.too_long`, and the trained tokens of conversations.
+
+Where some tokens are not trained on, a piece without a trained one is in no sequence: a conversation whose answers were
+truncated, or one whose last turn the record does not let be trained on under `chats.train_on = "last"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
+from dagster_divorder.core.packing.too_long import Breaks, fit
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.repeats import TrainingStream
+from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask, load_turn_ends
+
+LISTED = 100
+"""Records that are listed of those that are not packed as they are."""
+LEFT_OUT = {
+    "truncate": "their ends are left out",
+    "drop": "they are left out",
+    "split_turns": "they are split behind answers",
+}
+"""What becomes of documents that are too long, by rule, where that is not left to the packing."""
+
+
+def leaves_out(settings: Settings) -> bool:
+    """Whether packing may leave out tokens, beside those of `order.cut`."""
+    return settings.masked or settings.packing.too_long != "cut"
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPieces:
+    """The documents of the stream as pieces."""
+
+    run: Run
+    stream: TrainingStream
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each item as it is packed, int64 (M,)."""
+        return self.stream.traits.tokens.astype(np.int64) + self.run.settings.packing.end_of_text
+
+    @cached_property
+    def _mask(self) -> LossMask | None:
+        return load_loss_mask(self.run)
+
+    def whole(self, items: np.ndarray) -> Pieces:
+        """Items, int64 (n,), as pieces."""
+        return Pieces(items, np.broadcast_to(np.int64(0), items.shape), self.lengths[items])
+
+    def fitted(self, items: np.ndarray) -> Pieces:
+        """What is packed of items, int64 (n,), in their order, but for pieces without a trained token.
+
+        Raises:
+            InputError: an item is too long, and `packing.too_long` is "error".
+        """
+        settings, documents = self.run.settings, self.whole(items)
+        rule, length = settings.packing.too_long, settings.sequence.length
+        if rule == "error":
+            self._refuse_too_long()
+            rule = "cut"
+        breaks = self._breaks(documents) if rule == "split_turns" and settings.masked else None
+        pieces = fit(documents, rule, length, breaks)
+        # A part that has a sequence of its own, or shares one with other documents, is judged by itself.
+        parts = settings.masked and settings.packing.method not in FILLED
+        return cut(pieces, length) if parts else pieces
+
+    def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
+        """Which pieces hold a token that is trained on, bool (P,); pieces without tokens count as if."""
+        return (self.trained(pieces) > 0) | (pieces.length == 0)
+
+    def trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
+        """Tokens of each piece that are trained on, int64 (P,)."""
+        if self._mask is None:
+            return pieces.length
+        rows = self.stream.view.document_row[pieces.document]
+        return self._mask.within(rows, pieces.start, pieces.length)
+
+    def _refuse_too_long(self) -> None:
+        lengths, length = self.lengths, self.run.settings.sequence.length
+        too_long = np.flatnonzero(lengths > length)
+        if len(too_long):
+            first = self.stream.record(too_long[:1])
+            raise InputError(
+                f"{len(too_long):,} of {len(lengths):,} records are longer than a sequence of {length:,} tokens (the "
+                f"first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
+                f'{lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
+                'packing.too_long to "truncate", "drop", "split_turns" or "cut"'
+            )
+
+    def _breaks(self, documents: Pieces) -> Breaks:
+        """The ends of the answers but the last, in documents that are too long. Plain ones are texts that are trained
+        on as a whole; one with a prompt is a turn."""
+        plain = documents.length <= self.run.settings.sequence.length
+        too_long = np.flatnonzero(~plain)
+        ends = load_turn_ends(self.run, self.stream.view.document_row[documents.document[too_long]])
+        plain[too_long] = ends.plain
+        return Breaks(plain, too_long[ends.row], ends.position)
+
+    def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
+        """(figures of what packing leaves out or splits; a row for each of the first records that it concerns; items of
+        which all is left out, int64 rising)."""
+        lengths, rule = self.lengths, self.run.settings.packing.too_long
+        pieces = self.fitted(np.arange(len(lengths)))
+        kept = np.bincount(pieces.document, pieces.length, len(lengths)).astype(np.int64)
+        without = pieces.take(~self.are_trained(pieces))
+        untrained = np.bincount(without.document, without.length, len(lengths)).astype(np.int64)
+        too_long, nothing = (
+            lengths > self.run.settings.sequence.length,
+            (untrained > 0) & (untrained == kept),
+        )
+        figures = {
+            "too_long_documents": int(too_long.sum()),
+            "too_long_tokens_left_out": int((lengths - kept).sum()),
+            "untrained_documents": int(nothing.sum()),
+            "untrained_tokens_left_out": int(untrained.sum()),
+        }
+        concerned = np.flatnonzero((too_long & (rule in LEFT_OUT)) | (untrained > 0))
+        records, first = np.unique(self.stream.record(concerned), return_index=True)
+        items, records = concerned[first[:LISTED]], records[:LISTED]
+        parts = np.bincount(pieces.document, minlength=len(lengths))
+        left = lengths - kept + untrained
+        rows = [
+            {
+                "record": record,
+                "id": name,
+                "tokens": int(lengths[item]),
+                "left out": int(left[item]),
+                "what happened": _happened(int(parts[item]), bool(nothing[item]), bool(left[item])),
+            }
+            for item, record, name in zip(
+                items.tolist(), records.tolist(), record_names(self.run, records), strict=True
+            )
+        ]
+        wholly = np.flatnonzero((left == lengths) & (lengths > 0))
+        return figures | {"left_out_documents": len(wholly)}, rows, wholly
+
+
+def _happened(pieces: int, untrained: bool, less: bool) -> str:
+    if not pieces:
+        return "too long: left out"
+    if untrained:
+        return "no trained token: left out"
+    if pieces > 1:
+        return f"in {pieces} pieces" + (", parts left out" if less else "")
+    return "end left out"
+
+
+def left_out_lines(figures: Mapping[str, Any], too_long: str) -> list[str]:
+    """What packing leaves out, as sentences. figures: of packed_sequences; too_long: the setting."""
+    lines = []
+    documents, tokens = figures.get("too_long_documents", 0), figures.get("too_long_tokens_left_out", 0)
+    if documents and too_long in LEFT_OUT:
+        but = f", and {tokens:,} tokens are in no sequence" if tokens else ""
+        lines.append(
+            f"{documents:,} records are longer than a sequence: {LEFT_OUT[too_long]}{but} (packing.too_long)"
+        )
+    if tokens := figures.get("untrained_tokens_left_out", 0):
+        lines.append(
+            f"{tokens:,} tokens in parts without a trained one are in no sequence, with them all of "
+            f"{figures['untrained_documents']:,} records (chats.train_on)"
+        )
+    if sequences := figures.get("untrained_sequences", 0):
+        lines.append(
+            f'{sequences:,} sequences have no trained token, and so no loss; packing.method "best_fit" or "none" '
+            "makes none"
+        )
+    return lines

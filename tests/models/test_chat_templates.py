@@ -1,0 +1,174 @@
+"""The template and the control tokens of a checkpoint beside transformers'."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow as pa
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from dagster_divorder.chats.document import Chat, as_document
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.chat_templates import DEFAULT, chat_template
+from dagster_divorder.models.chat_tokens import ChatEncoder, Way, fastest_way
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+MESSAGES = ({"role": "user", "content": "a<|e|> </s> b"}, {"role": "assistant", "content": "c<|n|>"})
+SPAN = "{% for m in messages %}<|e|>{{ m.role }}:{{ m.content }}  {% endfor %}"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate([*letters, "</s>"])}
+    own = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    own.decoder = decoders.ByteLevel()
+    own.add_special_tokens([AddedToken(token, normalized=False) for token in ("<|e|>", "<|n|>")])
+    own.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def configure(directory: Path, **config: Any) -> None:
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config})
+    )
+
+
+def files(directory: Path, contents: Mapping[str, str]) -> None:
+    for name, content in contents.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(content, encoding="utf-8")
+
+
+def ids(directory: Path, tools: tuple[Any, ...] | None = None) -> list[int]:
+    """Ids by the fastest way, which are those of all ways."""
+    template = chat_template(directory, None)
+    documents = pa.array([as_document(Chat(MESSAGES, (True,), 1, tools)).decode()] * 3, pa.large_string())
+    by_way = [
+        ChatEncoder(directory, template, way).encode(documents)["ids"].tolist() for way in get_args(Way)
+    ]
+    assert by_way[0] == by_way[1] == by_way[2]
+    return by_way[0][: len(by_way[0]) // 3]
+
+
+def theirs(directory: Path, tools: tuple[Any, ...] | None = None) -> list[int]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    return tokenizer.apply_chat_template(list(MESSAGES), tools=tools and list(tools))["input_ids"]
+
+
+FILES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "config": ({"chat_template": SPAN}, {}),
+    "the file goes before the config": ({"chat_template": "x" + SPAN}, {"chat_template.jinja": "漢" + SPAN}),
+    "several names": (
+        {
+            "chat_template": [
+                {"name": "default", "template": SPAN},
+                {"name": "tool_use", "template": "T{{ tools | length }}" + SPAN},
+                {"name": "rag", "template": "R" + SPAN},
+            ]
+        },
+        {},
+    ),
+    "a folder of other names": (
+        {"chat_template": "x" + SPAN},
+        {
+            "chat_template.jinja": SPAN,
+            "additional_chat_templates/tool_use.jinja": "T{{ tools | length }}" + SPAN,
+        },
+    ),
+    "bos twice": ({"bos_token": "<|n|>", "chat_template": "{{ bos_token }}{{ bos_token }}" + SPAN}, {}),
+    "a name of its own": ({"image_token": "<|n|>", "chat_template": "{{ image_token }}" + SPAN}, {}),
+    "eos of the vocabulary": ({"eos_token": "</s>", "chat_template": "{{ eos_token }}" + SPAN}, {}),
+    "flags of the config": (
+        {
+            "chat_template": SPAN,
+            "added_tokens_decoder": {
+                "257": {
+                    "content": "<|e|>",
+                    "lstrip": True,
+                    "rstrip": True,
+                    "normalized": False,
+                    "special": True,
+                }
+            },
+        },
+        {},
+    ),
+    "eos of special_tokens_map": (
+        {"chat_template": "{{ eos_token }}" + SPAN},
+        {"special_tokens_map.json": '{"eos_token": {"content": "</s>"}}'},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("tools", [None, (TOOL,)], ids=["plain", "tools"])
+def test_ids_are_those_of_the_checkpoint_in_transformers(
+    checkpoint: Path, name: str, tools: tuple[Any, ...] | None
+) -> None:
+    config, contents = FILES[name]
+    configure(checkpoint, **config)
+    files(checkpoint, contents)
+    assert ids(checkpoint, tools) == theirs(checkpoint, tools)
+
+
+def test_a_model_without_a_template_has_the_default_or_that_of_its_processor(checkpoint: Path) -> None:
+    configure(checkpoint)
+    assert chat_template(checkpoint, None).template == DEFAULT
+    files(checkpoint, {"chat_template.json": json.dumps({"chat_template": SPAN})})
+    assert chat_template(checkpoint, None).template == SPAN
+    files(checkpoint, {"own.jinja": "own" + SPAN})
+    assert chat_template(checkpoint, checkpoint / "own.jinja").template == "own" + SPAN
+
+
+@pytest.mark.parametrize(
+    ("config", "contents", "message"),
+    [
+        ({"chat_template": [{"name": "rag", "template": SPAN}]}, {}, "none is named default"),
+        ({}, {"additional_chat_templates/rag.jinja": SPAN}, "none is named default"),
+        ({"chat_template": "{% for %}"}, {}, "no Jinja"),
+        ({"chat_template": SPAN, "eos_token": "<|gone|>"}, {}, "names the control token '<|gone|>'"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    checkpoint: Path, config: dict[str, Any], contents: dict[str, str], message: str
+) -> None:
+    configure(checkpoint, **config)
+    files(checkpoint, contents)
+    with pytest.raises(InputError, match=message.replace("|", r"\|")):
+        chat_template(checkpoint, None)
+    with pytest.raises(InputError, match=r"chats.template: .*cannot be read"):
+        chat_template(checkpoint, checkpoint / "gone.jinja")
+
+
+def test_a_token_that_ends_generation_ends_a_turn_though_it_begins_the_next(checkpoint: Path) -> None:
+    jinja = "{% for m in messages %}{{ '<|e|>' if m.role == 'user' else '<|n|>' }}{{ m.content }}{% endfor %}"
+    configure(checkpoint, chat_template=jinja + "{{ '<|n|>' if add_generation_prompt }}")
+    messages = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
+
+    def turns() -> list[str]:
+        rendered = chat_template(checkpoint, None).render(messages)
+        return [rendered.text[first:last] for ((first, last),) in rendered.turns]
+
+    assert turns() == ["a", "a"]
+    files(checkpoint, {"generation_config.json": json.dumps({"eos_token_id": [1, 257]})})
+    assert turns() == ["a<|e|>", "a"]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_the_default_template_with_a_tokenizer_without_control_tokens(
+    make_tokenizer: Callable[[str], Path], kind: str
+) -> None:
+    directory = make_tokenizer(kind)
+    template = chat_template(directory, None)
+    way, _ = fastest_way(directory, template, "tokenizers")
+    documents = pa.array([as_document(Chat(MESSAGES, (True,), 1)).decode()], pa.large_string())
+    arrays = ChatEncoder(directory, template, way).encode(documents)
+    assert arrays["span_last"] > arrays["span_first"] > 0

@@ -1,0 +1,160 @@
+"""Ids, spans and the way to them, beside transformers and beside the slow way."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dagster_divorder.chats.document import Chat, MarkedText, Pair, as_document
+from dagster_divorder.chats.template import ChatTemplate
+from dagster_divorder.errors import InputError
+from dagster_divorder.models import chat_tokens
+from dagster_divorder.models.chat_tokens import COMPLETION, END, LAST, TRAINED, ChatEncoder, Way, fastest_way
+
+pytest.importorskip("trl")
+PATH = Path(__file__).parents[2] / "benchmarks/chats/masks.py"
+
+
+def _masks() -> Any:
+    spec = importlib.util.spec_from_file_location("masks", PATH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+masks = _masks()
+CHATS = masks.conversations(12, seed=1)
+FAMILIES = [
+    "cohere2",
+    "deepseekv3",
+    "gemma3",
+    "gptoss",
+    "llama3",
+    "phi3_5",
+    "qwen2_5",
+    "qwen3",
+    "qwen3_6",
+    "smolvlm",
+]
+PAIRS = [
+    *(
+        (f"{name}{end}", "byte-level")
+        for name in FAMILIES
+        for end in ("", "_training")
+        if name != "gptoss" or end
+    ),
+    *(("qwen3_training", kind) for kind in masks.TOKENIZERS),
+    *(("llama3_training", kind) for kind in masks.TOKENIZERS),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), sorted(set(PAIRS)))
+def test_ids_and_masks_are_those_of_transformers(name: str, kind: str) -> None:
+    way: Way = "gigatoken" if kind.startswith("byte") else "tokenizers"
+    counts, remarks = masks.compared(name, kind, CHATS, way)
+    assert counts["compared"] >= 6
+    assert counts["ids"] == counts["compared"], remarks
+    assert counts.get("masks", 0) + counts.get("ends", 0) == (
+        counts["compared"] if masks.template(name).marked else 0
+    )
+    assert counts.get("prefix", 0) == counts.get("equal", 0), remarks
+
+
+def documents() -> list[str]:
+    chats = CHATS[:4]
+    conversations = [
+        *chats,
+        Pair(chats[0], chats[1]),
+        MarkedText("naïve 漢字😀 text", ((2, 5), (6, 9))),
+        MarkedText("e\u0301 not composed", ((0, 3),)),
+        Pair(MarkedText("ab", ((1, 2),)), MarkedText("a漢", ((1, 2),))),
+    ]
+    return [*(as_document(each).decode() for each in conversations), "a plain text 漢", "x"]
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> tuple[Path, ChatTemplate]:
+    own = masks.template("qwen3")
+    masks.tokenizer(own, "byte-level").backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path, own
+
+
+def test_every_way_gives_the_same_arrays_whatever_the_division(
+    qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads((qwen[0] / "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "NFC"}
+    (qwen[0] / "tokenizer.json").write_text(json.dumps(content))
+    texts = pa.array(documents() * 2, pa.large_string())
+    expected = ChatEncoder(*qwen, "template").encode(texts)
+    assert expected["lengths"].sum() == len(expected["ids"])
+    assert expected["spans"].sum() == len(expected["span_first"]) > len(texts)
+    for way in get_args(Way):
+        for size in (1 << 20, 100):
+            monkeypatch.setattr("dagster_divorder.models.tokenize.BATCH_CHARACTERS", size)
+            arrays = ChatEncoder(*qwen, way).encode(texts)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(arrays[name], array, f"{way} {size} {name}")
+                assert arrays[name].dtype == array.dtype == chat_tokens.ARRAYS[name]
+        assert all(len(array) == 0 for array in ChatEncoder(*qwen, way).encode(texts[:0]).values())
+
+
+def test_kinds_of_spans(qwen: tuple[Path, ChatTemplate]) -> None:
+    messages = tuple({"role": role, "content": "a"} for role in ("user", "assistant") * 3)
+    chat = Chat(messages, (True, False, True), 3)
+    arrays = ChatEncoder(*qwen, "gigatoken").encode(pa.array([as_document(chat).decode()], pa.large_string()))
+    assert arrays["span_kind"].tolist() == [
+        TRAINED | END,
+        COMPLETION | END,
+        TRAINED | COMPLETION | LAST | END,
+    ]
+    assert arrays["turns"].tolist() == [6]
+
+
+def test_the_way_is_the_fastest_that_gives_the_reference(
+    qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = documents()
+    assert fastest_way(*qwen, "gigatoken", sample) == ("gigatoken", "")
+    assert fastest_way(*qwen, "tokenizers", sample) == (
+        "tokenizers",
+        "tokenizers is the engine of plain texts",
+    )
+    honest = chat_tokens.gigatoken_encode
+
+    def wrong_on_one_word(content: Any, *, control: bool) -> Any:
+        encode = honest(content, control=control)
+        return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
+
+    monkeypatch.setattr(chat_tokens, "gigatoken_encode", wrong_on_one_word)
+    assert fastest_way(*qwen, "gigatoken", sample)[0] == "gigatoken"
+    way, reason = fastest_way(*qwen, "gigatoken", [*sample, "a zebra"])
+    assert (way, reason) == ("tokenizers", "gigatoken differs from the reference on 'a zebra'")
+
+
+def test_a_template_that_hides_what_it_looks_for_is_rendered_alone(tmp_path: Path) -> None:
+    own = ChatTemplate(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "{{ '!' if m.content|length == 12345 }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        masks.NAMED,
+        ["<|im_start|>", "<|im_end|>"],
+    )
+    masks.tokenizer(own, "byte-level").backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    messages = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b" * 12345})
+    sample = [as_document(Chat(messages, (True,), 1)).decode()]
+    assert fastest_way(tmp_path, own, "gigatoken")[0] == "gigatoken"
+    assert fastest_way(tmp_path, own, "gigatoken", sample * 3)[0] == "template"
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_a_lone_surrogate_is_refused(qwen: tuple[Path, ChatTemplate], way: Way) -> None:
+    with pytest.raises(InputError, match="lone surrogate"):
+        ChatEncoder(*qwen, way).tokens([chat_tokens.Marked("a\ud800", [])])

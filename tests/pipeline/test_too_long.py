@@ -1,0 +1,433 @@
+"""Records longer than a sequence, and records without a trained token: what is packed of them, counted and listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.cli.runs import run as run_command
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order import packed_sequences
+from dagster_divorder.stages.order.greedy_order import load_order
+from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed
+from dagster_divorder.stages.order.pieces import left_out_lines
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
+from dagster_divorder.stages.text.loss_mask import load_loss_mask, load_turn_ends
+from dagster_divorder.verify import verify
+from tests.conftest import topic_records, topic_text, write_jsonl
+
+Make = Callable[..., Settings]
+LENGTH = 96
+PLANS = pytest.mark.parametrize("method", ["none", "best_fit", "concat"])
+
+
+def chat(topic: str, number: int, *words: int, trained: tuple[int, ...] = ()) -> dict[str, Any]:
+    """A conversation with an answer of so many words after each question of four. trained: weights of the answers."""
+    turns: list[dict[str, Any]] = []
+    for at, length in enumerate(words):
+        weight = {"weight": trained[at]} if trained else {}
+        turns += [
+            {"role": "user", "content": topic_text(topic, 10 * number + at, 4)},
+            {"role": "assistant", "content": topic_text(topic, 10 * number + at, length), **weight},
+        ]
+    return {"id": f"{topic}-{number}", "messages": turns}
+
+
+def chats(per_topic: int = 30) -> list[dict[str, Any]]:
+    """Conversations of four topics, of one to five exchanges; some are longer than LENGTH, and of these some have an
+    answer that is."""
+    return [
+        chat(topic, number, *((3 + (number * at * 5) % 17) for at in range(1, 2 + number % 5)))
+        for topic in ("sea", "kitchen", "garden", "rail")
+        for number in range(per_topic)
+    ] + [chat("rail", 100 + number, 5, 150, 5) for number in range(3)]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", chats())
+
+
+@pytest.fixture
+def make(make_settings: Make, corpus: Path) -> Make:
+    def of_chats(packing: dict[str, Any], **sections: Any) -> Settings:
+        text = {"paths": [str(corpus)], "format": "messages", "id_field": "id"}
+        sequence = {"length": LENGTH, **sections.pop("sequence", {})}
+        return make_settings(**{"input": text, "packing": packing, "sequence": sequence} | sections)
+
+    return of_chats
+
+
+def packed(settings: Settings) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
+    return open_run(settings)
+
+
+def tokens_of(run: Run) -> np.ndarray:
+    return run.column("token_counts", "lengths")[run.view.document_row]
+
+
+def parts(plan: PackedSequences, document: int) -> list[tuple[int, int]]:
+    """(start, length) of the runs of a document, rising."""
+    own = plan.document == document
+    return sorted(zip(plan.start[own].tolist(), plan.length[own].tolist(), strict=True))
+
+
+def passes(run: Run) -> str:
+    """What the check of the plan says, which must pass."""
+    finding = PACKED_SEQUENCES.checks[0].check(run)
+    assert finding.passed, finding.text
+    return finding.text
+
+
+@PLANS
+def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
+    run = packed(make({"method": method, "too_long": "truncate"}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    long = tokens > LENGTH
+    assert 10 < long.sum() < 80
+    for document, length in enumerate(tokens.tolist()):
+        assert sum(size for _, size in parts(plan, document)) == min(length, LENGTH)
+        assert parts(plan, document)[0][0] == 0
+    figures = run.receipt("packed_sequences").figures
+    assert figures["too_long_documents"] == long.sum()
+    assert figures["too_long_tokens_left_out"] == (tokens - LENGTH)[long].sum()
+    listed = run.rows("packed_sequences", "left_out")
+    assert [row["record"] for row in listed] == np.flatnonzero(long)[:100].tolist()
+    first = int(long.argmax())
+    assert listed[0] == {
+        "record": first,
+        "id": chats()[first]["id"],
+        "tokens": tokens[first],
+        "left out": tokens[first] - LENGTH,
+        "what happened": "end left out",
+    }
+    assert "that are left out on purpose" in passes(run)
+
+
+@PLANS
+def test_a_long_record_is_dropped(make: Make, method: str) -> None:
+    run = packed(make({"method": method, "too_long": "drop"}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    assert sorted(set(plan.document.tolist())) == np.flatnonzero(tokens <= LENGTH).tolist()
+    assert plan.length.sum() == tokens[tokens <= LENGTH].sum()
+    assert {row["what happened"] for row in run.rows("packed_sequences", "left_out")} == {
+        "too long: left out"
+    }
+    passes(run)
+
+
+@PLANS
+def test_a_long_conversation_is_split_behind_answers(make: Make, method: str) -> None:
+    run = packed(make({"method": method, "too_long": "split_turns"}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    rows = run.view.document_row
+    ends = load_turn_ends(run, rows)
+    mask = load_loss_mask(run)
+    assert mask is not None
+    split = 0
+    for document in np.flatnonzero(tokens > LENGTH).tolist():
+        stops = {*ends.position[ends.row == document].tolist(), int(tokens[document])}
+        found = parts(plan, document)
+        if method == "concat":  # which cuts a piece once more where a sequence ends
+            whole = {start for start, _ in found}
+            assert {0} <= whole
+            continue
+        for start, length in found:
+            assert length <= LENGTH
+            assert start in stops | {0}, "a piece begins where an answer ended"
+            assert start + length in stops or length == LENGTH, (
+                "only an exchange that is too long is truncated"
+            )
+            assert mask.within(rows[[document]], np.array([start]), np.array([length]))[0] > 0
+        split += len(found) > 1
+    if method != "concat":
+        assert split > 10
+        assert [length for _, length in parts(plan, len(tokens) - 1)][1] == LENGTH
+    assert "in 2 pieces" in {row["what happened"] for row in run.rows("packed_sequences", "left_out")}
+    passes(run)
+
+
+def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
+    with pytest.raises(InputError) as refused:
+        packed(make({"method": "best_fit", "too_long": "error"}))
+    text = str(refused.value)
+    assert (
+        "of 123 records are longer than a sequence of 96 tokens (the first: record 2 of the input, sea-2, with"
+        in text
+    )
+    assert 'set packing.too_long to "truncate"' in text
+    run = packed(make({"method": "best_fit", "too_long": "error"}, sequence={"length": 2000}))
+    assert load_packed(run).length.sum() == tokens_of(run).sum()
+
+
+def test_a_document_with_an_end_of_text_token_loses_it_first(make_settings: Make, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    lengths = tokens_of(packed(make_settings()))
+    length = int(np.sort(lengths)[len(lengths) // 2])
+    packing = {"method": "none", "end_of_text": True, "too_long": "truncate"}
+    run = packed(make_settings(packing=packing, sequence={"length": length}))
+    plan = load_packed(run)
+    assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(lengths + 1, length).tolist()
+    assert run.receipt("packed_sequences").figures["too_long_documents"] == (lengths + 1 > length).sum()
+    passes(run)
+
+
+def test_texts_beside_conversations_are_cut(make: Make, make_settings: Make, tmp_path: Path) -> None:
+    texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": topic_text("rail", 7, 200)}])
+    prompts = write_jsonl(
+        tmp_path / "prompts.jsonl",
+        [{"prompt": topic_text("rail", 8, 30), "completion": topic_text("rail", 9, 200)}],
+    )
+    several = [
+        {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"},
+        {"paths": [str(texts)], "format": "text"},
+        {"paths": [str(prompts)], "format": "prompt_completion"},
+    ]
+    run = packed(make({"method": "none", "too_long": "split_turns"}, input=several))
+    plan, tokens = load_packed(run), tokens_of(run)
+    text, prompt = len(tokens) - 2, len(tokens) - 1
+    assert parts(plan, text)[:2] == [(0, LENGTH), (LENGTH, LENGTH)]
+    assert sum(length for _, length in parts(plan, text)) == tokens[text]
+    assert parts(plan, prompt) == [(0, LENGTH)], "a prompt and its completion are one exchange"
+    passes(run)
+
+
+@PLANS
+def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, method: str) -> None:
+    """A prompt that fills the sequence, and under `last` a last answer that the record leaves out."""
+    prompt = chat("rail", 200, 3)
+    prompt["messages"][0]["content"] = topic_text("rail", 201, 150)
+    write_jsonl(corpus, [*chats(), prompt, chat("rail", 202, 4, 4, trained=(1, 0))])
+    run = packed(make({"method": method, "too_long": "truncate"}, chats={"train_on": "last"}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    mask = load_loss_mask(run)
+    assert mask is not None
+    kept = np.minimum(tokens, LENGTH)
+    trained = mask.within(run.view.document_row, 0, kept) > 0
+    assert not trained[-2:].any()
+    assert sorted(set(plan.document.tolist())) == np.flatnonzero(trained).tolist()
+    figures = run.receipt("packed_sequences").figures
+    assert figures["untrained_documents"] == (~trained).sum()
+    assert figures["untrained_tokens_left_out"] == kept[~trained].sum()
+    assert run.rows("packed_sequences", "left_out")[-1]["what happened"] == "no trained token: left out"
+    assert f"{figures['untrained_documents']:,} records" in left_out_lines(figures, "truncate")[-1]
+    if method != "concat":
+        assert figures["untrained_sequences"] == 0
+    passes(run)
+
+
+def test_parts_of_a_cut_prompt_make_no_sequence(make: Make, corpus: Path) -> None:
+    """Under "cut" a prompt of several sequences would fill some that have no loss."""
+    prompt = chat("rail", 200, 3)
+    prompt["messages"][0]["content"] = topic_text("rail", 201, 400)
+    write_jsonl(corpus, [*chats(), prompt])
+    run = packed(make({"method": "best_fit", "too_long": "cut"}))
+    tokens = int(tokens_of(run)[-1])
+    assert [start for start, _ in parts(load_packed(run), len(chats()))] == [tokens // LENGTH * LENGTH]
+    assert run.receipt("packed_sequences").figures["untrained_sequences"] == 0
+    passes(run)
+    laid = packed(make({"method": "concat", "too_long": "cut"}))
+    assert sum(length for _, length in parts(load_packed(laid), len(chats()))) == tokens
+    figures = laid.receipt("packed_sequences").figures
+    assert figures["untrained_sequences"] > 0
+    assert "have no trained token, and so no loss" in left_out_lines(figures, "cut")[-1]
+    passes(laid)
+
+
+@pytest.mark.parametrize("packing", [
+    {"method": "none", "too_long": "split_turns"},
+    {"method": "best_fit", "too_long": "truncate"},
+    {"method": "none", "too_long": "drop", "end_of_text": True},
+], ids=str)  # fmt: skip
+def test_a_consumed_beginning_stays_in_every_epoch(make: Make, corpus: Path, packing: dict[str, Any]) -> None:
+    epochs = {"epochs": 2, "batch": 4}
+    run = packed(make(packing, sequence=epochs))
+    plan, orders = load_packed(run), load_sequence_order(run)
+    consumed = 20
+
+    def read(plan: PackedSequences, order: np.ndarray) -> list[list[tuple[int, int, int]]]:
+        runs = [range(plan.indptr[at], plan.indptr[at + 1]) for at in order[:consumed].tolist()]
+        return [
+            [(int(plan.document[r]), int(plan.start[r]), int(plan.length[r])) for r in one] for one in runs
+        ]
+
+    before = read(plan, orders[0])
+    write_jsonl(corpus, [*chats(), *chats(5)[:10]])
+    run = packed(make(packing, sequence=epochs, order={"frozen_tokens": consumed * LENGTH}))
+    after, epochs_after = load_packed(run), load_sequence_order(run)
+    assert read(after, epochs_after[0]) == before
+    assert (np.sort(epochs_after, axis=1) == np.arange(len(after))).all()
+    passes(run)
+
+
+def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
+    """What was consumed of a record counts as its tokens; the rest follows the new rule."""
+    run = packed(make({"method": "concat", "too_long": "cut"}))
+    frozen = {"frozen_tokens": 25 * LENGTH}
+    run = packed(make({"method": "best_fit", "too_long": "truncate"}, order=frozen))
+    plan, tokens = load_packed(run), tokens_of(run)
+    later = np.repeat(np.arange(len(plan)), np.diff(plan.indptr)) >= 25
+    assert ((plan.start + plan.length)[later] <= LENGTH).all()
+    assert (np.bincount(plan.document, plan.length, len(tokens)) <= np.maximum(tokens, LENGTH)).all()
+    passes(run)
+
+
+def test_repeats_copies_and_cut_records_keep_the_rules(make: Make, corpus: Path) -> None:
+    records = chats() + chats(6)
+    write_jsonl(corpus, [{**record, "kind": record["id"].split("-")[0]} for record in records])
+    settings = make(
+        {"method": "none", "too_long": "drop"},
+        order={"traits": {"cluster": 1.0, "kind": 1.0}, "separate_copies": True, "cut": ["rail-1"]},
+        mixing={"trait": "kind", "weights": {"rail": 3.0, "sea": 1.0, "garden": 1.0}},
+    )
+    run = packed(settings)
+    plan, stream = load_packed(run), load_stream(run)
+    tokens, items = stream.traits.tokens, np.arange(len(stream.view))
+    names = np.array([record["id"] for record in records])[stream.record(items)]
+    assert np.bincount(stream.record(items)).max() > 1, "records are repeated"
+    assert sorted(plan.document) == np.flatnonzero((tokens <= LENGTH) & (names != "rail-1")).tolist()
+    passes(run)
+
+
+def test_a_record_that_is_really_lost_is_noticed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = packed(make({"method": "best_fit", "too_long": "truncate"}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    for lost in (int((tokens <= LENGTH).argmax()), int((tokens > LENGTH).argmax())):
+        kept = np.flatnonzero(plan.document != lost)
+        counts = np.bincount(np.searchsorted(plan.indptr, kept, side="right") - 1, minlength=len(plan))
+        damaged = replace(
+            plan,
+            **{name: getattr(plan, name)[kept] for name in ("document", "start", "length")},
+            indptr=np.concatenate([[0], np.cumsum(counts)]),
+        )
+        monkeypatch.setattr(packed_sequences, "load_packed", lambda run, damaged=damaged: damaged)
+        finding = PACKED_SEQUENCES.checks[0].check(run)
+        assert not finding.passed
+        assert f"the first document at fault is record {lost:,} of the input" in finding.text
+
+
+def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
+    with pytest.raises(
+        InputError, match="packing leaves out all 123 records: 123 are longer than a sequence of 5"
+    ):
+        packed(make({"method": "none", "too_long": "drop"}, sequence={"length": 5}))
+
+
+def test_texts_have_the_keys_of_before(make_settings: Make) -> None:
+    assert "too_long" not in GRAPH["packed_sequences"].settings(make_settings())["packing"]
+    dropping = make_settings(packing={"too_long": "drop"})
+    assert GRAPH["packed_sequences"].settings(dropping)["packing"]["too_long"] == "drop"
+
+
+def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -> None:
+    pairs = [
+        {"prompt": topic_text(topic, number, 5), "chosen": topic_text(topic, number, 4 + number % 30),
+         "rejected": topic_text(topic, number + 1, 3 + number % 60)}
+        for topic in ("sea", "rail")
+        for number in range(40)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "docs.jsonl", pairs)
+    named = {"paths": [str(tmp_path / "docs.jsonl")], "format": "pairs"}
+    for packing, message in (
+        (
+            {"method": "best_fit"},
+            r"packing.method is 'best_fit', and an input holds pairs, .* set packing.method",
+        ),
+        ({"too_long": "cut"}, "packing.too_long is 'cut'"),
+        ({"too_long": "split_turns"}, "packing.too_long is 'split_turns'"),
+        ({"piece_tokens": 9}, "packing.piece_tokens is 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_settings(input=named, packing=packing)
+        with pytest.raises(InputError, match=message):
+            run_all(make_settings(packing=packing), Silent())
+    assert not (tmp_path / "store" / "stages").exists(), "refused before anything is computed"
+
+    settings = make_settings(input=named)
+    assert (settings.packing.method, settings.packing.too_long) == ("none", "truncate")
+    run = packed(make_settings(sequence={"length": 64}))
+    plan, tokens = load_packed(run), tokens_of(run)
+    assert sorted(plan.document.tolist()) == list(range(len(pairs)))
+    assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(tokens, 64).tolist()
+    assert 0 < (tokens > 64).sum() < len(pairs) / 2
+    passes(run)
+
+
+def curated(settings: Settings) -> list[str]:
+    """The own ids of the records of the output, in their order."""
+    lines = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    return [orjson.loads(line)["id"] for line in lines]
+
+
+@pytest.mark.parametrize("too_long", ["truncate", "drop", "split_turns", "cut"])
+def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Make, too_long: str) -> None:
+    settings = make({"method": "none", "too_long": too_long}, sequence={"epochs": 2, "batch": 4})
+    run_all(settings, Silent())
+    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
+    plan, orders = load_packed(run), load_sequence_order(run)
+    read = ids[plan.document[orders[0]]].tolist()
+    assert curated(settings) == list(dict.fromkeys(read))
+    written = np.load(settings.output.path / "order.npy")
+    assert ids[written].tolist() == curated(settings)
+    documents = load_results(settings.store.path).documents
+    assert documents["position"].tolist() == [
+        {record: at for at, record in enumerate(curated(settings))}.get(record, -1) for record in ids
+    ]
+    finding = CURATED_OUTPUT.checks[0].check(run)
+    assert finding.passed
+    if too_long == "drop":
+        assert len(written) < len(ids)
+        assert (
+            f"accepted records but the {len(ids) - len(written)} that are in no sequence are in"
+            in finding.text
+        )
+    metrics = load_metrics(run)
+    assert metrics["curated"] == metrics["sequences"]
+    assert metrics["original"]["windows"]["batch"]["cluster"]["worst"] > metrics["sequences"]["windows"]["batch"][
+        "cluster"
+    ]["worst"]  # fmt: skip
+
+
+def test_packed_records_stay_in_the_order_of_the_documents(make: Make) -> None:
+    """Whole documents for tools that pack themselves; what is in no sequence is not there either."""
+    settings = make({"method": "best_fit", "too_long": "drop"})
+    run_all(settings, Silent())
+    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
+    kept = [item for item in load_order(run).tolist() if tokens_of(run)[item] <= LENGTH]
+    assert curated(settings) == ids[kept].tolist()
+    assert CURATED_OUTPUT.checks[0].check(run).passed
+    # A record that should not be there is noticed.
+    (settings.output.path / "curated.jsonl").write_bytes(
+        (settings.output.path / "curated.jsonl").read_bytes() + orjson.dumps(chats()[2]) + b"\n"
+    )
+    assert not CURATED_OUTPUT.checks[0].check(run).passed
+
+
+def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:
+    settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
+    text = str(run_command(settings, details=False))
+    assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
+    assert "  A trainer that reads 4 records a step has batches " in text
+    assert re.search(
+        r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
+    )
+    answer = str(verify(settings, settings.output.path, "axolotl"))
+    assert f"{len(curated(settings))} records, batches of 4" in answer
+    assert "batch TV, mean, %" in answer, "records are sequences of the plan, and so can be measured"
