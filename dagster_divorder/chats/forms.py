@@ -227,9 +227,10 @@ def _calls(value: Any, number: int) -> list[Any]:
     ]
 
 
-def _content(content: Any, number: int, has_calls: bool) -> str:
+def _content(content: Any, number: int, has_calls: bool) -> str | None:
+    """The text of a turn; None beside tool calls alone, which templates tell from an empty one."""
     if content is None and has_calls:
-        return ""
+        return None
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
@@ -293,7 +294,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         if role == "assistant" and not asked:
             raise InputError(f"turn {number} is the assistant's, and nobody has asked before")
         asked = asked or role in ("user", "tool")
-        if not message["content"].strip() and role != "system" and not message.get("tool_calls"):
+        if not (message["content"] or "").strip() and role != "system" and not message.get("tool_calls"):
             raise InputError(f"turn {number} ({role}) is empty")
 
 
@@ -455,7 +456,7 @@ def _side(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _begins_with(side: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> bool:
     if len(asked) == 1:
         # A system prompt may stand before the question.
-        return any(message["content"].strip() == asked[0]["content"].strip() for message in side[:-1])
+        return any((message["content"] or "").strip() == asked[0]["content"].strip() for message in side[:-1])
     return list(side[: len(asked)]) == list(asked)
 
 

@@ -61,7 +61,7 @@ def test_parts_tools_system_and_weights() -> None:
         "messages",
     )
     assert isinstance(chat, Chat)
-    assert [message["content"] for message in chat.messages] == ["Q?", "", "4", "A"]
+    assert [message["content"] for message in chat.messages] == ["Q?", None, "4", "A"]
     assert chat.messages[1]["tool_calls"] == [call]
     assert (chat.trained, chat.tools, chat.completion) == ((False, True), ({"type": "function"},), 3)
     assert all("train" not in message and "weight" not in message for message in chat.messages)
@@ -382,6 +382,6 @@ def test_calls_of_share_gpt_are_tool_calls() -> None:
     assert chat.tools == ({"name": "f"},)
     assert chat.messages[1] == {
         "role": "assistant",
-        "content": "",
+        "content": None,
         "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
     }
