@@ -13,9 +13,9 @@ as packed and with the rows shuffled, as its trainer does by default. Shuffled: 
 shuffled. Orders balance the cluster and the length (and with --traits others).
 
 Columns: mean total variation of batches from the whole, in per cent, by a label that no order sees, the cluster, the
-turns, the tokens of the prompt and of the answer (16 quantile bins each), and 4,096 hashed token ids; the distance of the batch's mean vector
-from the whole's, over that of a mean shuffle of the same packing; and of the label the tenth of training with the
-largest mean.
+turns, the tokens of the prompt and of the answer (16 quantile bins each), and 4,096 hashed token ids; the distance of
+the batch's mean vector from the whole's, as a multiple of the shuffled row's; and of the label the mean of the worst
+tenth of training.
 """
 
 import argparse
@@ -35,7 +35,6 @@ from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask, trained_tokens
