@@ -12,7 +12,7 @@ plan, group_by_length   the same by that train_sampling_strategy
 bfd, bfd_split, wrapped records of curated.jsonl, packed by TRL, rows one after another
 ..., random             the same by its default sampler
 
-Columns: mean total variation between a batch and the corpus in per cent of tokens, by the field, by turns and by tenths
+Columns: mean total variation between a batch and all rows in per cent of tokens, by the field, by turns and by tenths
 of length; the same of the worst tenth of training by length; and tokens that are left out. Packing and samplers are
 those of the packages.
 """
@@ -94,11 +94,10 @@ def main() -> None:
     for record, line in zip(order, lines, strict=True):
         names[record] = {options.field: line[options.field], "turns": len(line["messages"])}
     traits = {
-        name: np.unique([str(each[name]) for each in names], return_inverse=True)[1]
+        name: np.unique([str(each.get(name)) for each in names], return_inverse=True)[1]
         for name in (options.field, "turns")
     }
     traits["length"] = np.searchsorted(np.quantile(lengths, np.arange(0.1, 1, 0.1)), lengths)
-    whole = {name: np.bincount(codes, weights=lengths) / lengths.sum() for name, codes in traits.items()}
     plan = planned(run)
     ways = {"plan": plan}
     ways |= {f"plan, {way}": sampled(plan, way, sequence.batch) for way in ("random", "group_by_length")}
@@ -113,6 +112,11 @@ def main() -> None:
         f"|---|--:{'|--:' * (len(traits) + 2)}|"
     )
     for name, rows in ways.items():
+        read = np.concatenate(rows)
+        whole = {
+            trait: np.bincount(codes[read], minlength=codes.max() + 1) / len(read)
+            for trait, codes in traits.items()
+        }
         each = list(batches(rows, sequence.batch))
         figures = [
             np.mean([total_variation(tokens, codes, whole[trait]) for tokens in each])
@@ -120,7 +124,7 @@ def main() -> None:
         ]
         tenths = [np.concatenate(part) for part in np.array_split(np.array(each, object), 10) if len(part)]
         worst = max(total_variation(tokens, traits["length"], whole["length"]) for tokens in tenths)
-        left_out = lengths.sum() - sum(map(len, rows))
+        left_out = lengths[order].sum() - len(read)
         print(
             f"| {name} | {len(each)} | {' | '.join(f'{figure:.2f}' for figure in figures)} "
             f"| {worst:.2f} | {left_out:,} |"
