@@ -12,9 +12,9 @@ plan, group_by_length   the same by that train_sampling_strategy
 bfd, bfd_split, wrapped records of curated.jsonl, packed by TRL, rows one after another
 ..., random             the same by its default sampler
 
-Columns: mean total variation between a batch and all rows in per cent of tokens, by the field, by turns and by tenths
-of length; the same of the worst tenth of training by length; and tokens that are left out. Packing and samplers are
-those of the packages.
+Columns: mean total variation between a batch and all rows in per cent of trained tokens, by the field, by turns and by
+tenths of length; the same of the worst tenth of training by length; and tokens that are left out. Packing and samplers
+are those of the packages.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dagster_divorder.stages import open_run
 from dagster_divorder.stages.mix.repeats import stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 
 Rows = list[np.ndarray]
 """For each row, the record of each of its tokens."""
@@ -74,9 +75,14 @@ def batches(rows: Rows, size: int) -> Iterator[np.ndarray]:
         yield np.concatenate(rows[first : first + size])
 
 
-def total_variation(tokens: np.ndarray, codes: np.ndarray, whole: np.ndarray) -> float:
-    counts = np.bincount(codes[tokens], minlength=len(whole))
-    return 50 * float(np.abs(counts / counts.sum() - whole).sum())
+def mix(tokens: np.ndarray, codes: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """The share of each value among trained tokens."""
+    counts = np.bincount(codes[tokens], weights=trained[tokens], minlength=codes.max() + 1)
+    return counts / counts.sum()
+
+
+def total_variation(one: np.ndarray, other: np.ndarray) -> float:
+    return 50 * float(np.abs(one - other).sum())
 
 
 def main() -> None:
@@ -89,6 +95,9 @@ def main() -> None:
     run = open_run(recognised(load_settings(str(options.settings))))
     sequence, view, order = run.settings.sequence, stream_view(run), output_order(run)
     lengths = run.column("token_counts", "lengths")[view.document_row]
+    # A record's tokens each count as its share of trained ones, wherever it is cut.
+    mask = load_loss_mask(run)
+    trained = np.ones(len(lengths)) if mask is None else mask.tokens(view.document_row) / lengths
     lines = [orjson.loads(line) for line in (run.settings.output.path / "curated.jsonl").open("rb")]
     names: list[dict[str, object]] = [{} for _ in lengths]
     for record, line in zip(order, lines, strict=True):
@@ -113,17 +122,16 @@ def main() -> None:
     )
     for name, rows in ways.items():
         read = np.concatenate(rows)
-        whole = {
-            trait: np.bincount(codes[read], minlength=codes.max() + 1) / len(read)
-            for trait, codes in traits.items()
-        }
+        whole = {trait: mix(read, codes, trained) for trait, codes in traits.items()}
         each = list(batches(rows, sequence.batch))
         figures = [
-            np.mean([total_variation(tokens, codes, whole[trait]) for tokens in each])
+            np.mean([total_variation(mix(tokens, codes, trained), whole[trait]) for tokens in each])
             for trait, codes in traits.items()
         ]
         tenths = [np.concatenate(part) for part in np.array_split(np.array(each, object), 10) if len(part)]
-        worst = max(total_variation(tokens, traits["length"], whole["length"]) for tokens in tenths)
+        worst = max(
+            total_variation(mix(tokens, traits["length"], trained), whole["length"]) for tokens in tenths
+        )
         left_out = lengths[order].sum() - len(read)
         print(
             f"| {name} | {len(each)} | {' | '.join(f'{figure:.2f}' for figure in figures)} "
