@@ -144,7 +144,7 @@ def test_answers_are_counted_where_all_is_trained_on(make_settings: Make, corpus
 @pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
 def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Path, too_long: str) -> None:
     """Neither of a record in the order of documents and in mixes, nor in the measures of any order."""
-    settings = settings_of(make_settings, sequence={"length": 40}, packing={"too_long": too_long})
+    settings = settings_of(make_settings, sequence={"length": 150}, packing={"too_long": too_long})
     left = run(settings, "diversity_metrics")
     traits, packed = load_traits(left), load_packed(left)
     mask = load_loss_mask(left)
