@@ -18,6 +18,7 @@ from dagster_divorder.stages.corpus.ids import read_ids
 from dagster_divorder.stages.mix.consumed import last_output
 from dagster_divorder.stages.mix.repeats import items_of
 from dagster_divorder.stages.order.sequence_order import output_order
+from dagster_divorder.stages.text.loss_mask import mask_of
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
@@ -70,9 +71,10 @@ class Results(AsTable):
         """One row per accepted record in input order.
 
         Columns: `id` (your own, of `input.id_field`: Int64 if all are whole numbers, else text; None for a record
-        without one), `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
-        `cluster_distance` (cosine), `position` (its first one in the curated order; -1 if it is not there), `repeats`
-        (its number of times in that order), then one per field in `order.traits`.
+        without one), `record_id`, `doc_id` (hex), `source`, `tokens`, `trained_tokens` (where an input holds
+        conversations: those that are trained on), `cluster`, `cluster_name` (a category), `cluster_distance` (cosine),
+        `position` (its first one in the curated order; -1 if it is not there), `repeats` (its number of times in that
+        order), then one per field in `order.traits`.
         """
         import pandas as pd
 
@@ -100,12 +102,18 @@ class Results(AsTable):
             # This type keeps large numbers whole beside missing ones.
             whole = {pa.int64(): pd.Int64Dtype()}.get
             ids = read_ids(self._last.files("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
+        counts, trained = self._last.files("token_counts"), {}
+        tokens = counts.column(view.documents, "lengths")[view.document_row]
+        if train_on := self._last.receipt("token_counts").figures.get("train_on"):
+            mask = None if train_on == "all" else mask_of(counts, view.documents, train_on)
+            trained["trained_tokens"] = tokens if mask is None else mask.tokens(view.document_row)
         frame = {
             "id": ids,
             "record_id": self._record_ids(view),
             "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
             "source": columns.column(source).to_pandas() if source else none,
-            "tokens": self._last.files("token_counts").column(view.documents, "lengths")[view.document_row],
+            "tokens": tokens,
+            **trained,
             "cluster": labels,
             "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
             "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],

@@ -43,7 +43,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
             f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
             f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
-            *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None),
+            *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None, settings),
             "",
             TextTable(table),
             *(

@@ -347,7 +347,7 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():
             parts.append("  it is no longer there: run again, which writes it anew")
-        elif not is_url(folder):
+        elif readers and not is_url(folder):
             parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
         parts += _lines_of_others(readers, folder)
     readers = [
@@ -416,7 +416,7 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figure
         f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {tokens}), "
         f"{corpus['rejected_records']:,} rejected"
         + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
-        *epoch_lines(figures.get("repeats")),
+        *epoch_lines(figures.get("repeats"), settings),
         *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
         *filter(None, [figures.get("subset_selection", {}).get("note")]),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
@@ -435,13 +435,13 @@ def _output_files(figures: Figures) -> list[str]:
     ]
 
 
-def epoch_lines(repeats: Mapping[str, Any] | None) -> list[str]:
+def epoch_lines(repeats: Mapping[str, Any] | None, settings: Settings) -> list[str]:
     """The records of an epoch, unless it reads each once; from the figures of `repeats`."""
     if repeats is None:
         return []
-    most = repeats["most_repeats"]
+    most, noun = repeats["most_repeats"], "trained tokens" if settings.counts_trained else "tokens"
     return [
-        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} tokens: "
+        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} {noun}: "
         f"{repeats['left_out_records']:,} records are left out, "
         + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
     ]

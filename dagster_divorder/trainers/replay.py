@@ -45,7 +45,8 @@ class Shape:
             epochs=manifest["epochs"],
             sequence_length=manifest["sequence_length"],
             batch=manifest["batch"],
-            files=tuple(manifest["rows_of_files"]) if manifest["epochs_stored"] == "copies" else (),
+            # A text export has rows of text, not of tokens.
+            files=tuple(manifest.get("rows_of_files", ())) if manifest["epochs_stored"] == "copies" else (),
             layout=manifest["layout"],
         )
 

@@ -144,7 +144,7 @@ def test_what_cannot_be_used_is_refused(
     files(checkpoint, contents)
     with pytest.raises(InputError, match=message.replace("|", r"\|")):
         chat_template(checkpoint, None)
-    with pytest.raises(InputError, match="chats.template: .*cannot be read"):
+    with pytest.raises(InputError, match=r"chats.template: .*cannot be read"):
         chat_template(checkpoint, checkpoint / "gone.jinja")
 
 

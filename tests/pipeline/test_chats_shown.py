@@ -3,15 +3,18 @@ a store keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import run_all
+from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
 from dagster_divorder.cli import main
 from dagster_divorder.cli.explore import QUESTIONS
@@ -20,6 +23,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.sample import contents
 from tests.conftest import topic_text, write_jsonl
 from tests.models.test_quality import save_classifier
@@ -63,6 +69,9 @@ separate_copies = "near"
 [sequence]
 length = 64
 batch = 4
+[exports]
+formats = ["parquet", "text"]
+path = "{folder}/exports"
 [comparison]
 documents = ["original", "balanced"]
 sequences = ["original"]
@@ -75,8 +84,6 @@ batch = 4
 [engine]
 workers = 1
 """
-RECORDS = ("curated.jsonl", "rejects.jsonl")
-"""Files of records as they were read."""
 TELLTALES = ('\x1e{"m', "\\u001e", "messages", '"trained":[')
 """Texts of which each would be in what a store keeps of a conversation, in some way of quoting it."""
 
@@ -118,20 +125,22 @@ def texts_in(path: Path) -> Iterator[str]:
         yield path.read_bytes().decode(errors="replace")
 
 
-def assert_none_shows(text: str, where: object) -> None:
-    for telltale in TELLTALES:
+def assert_none_shows(text: str, where: object, telltales: Sequence[str] = TELLTALES) -> None:
+    for telltale in telltales:
         assert telltale not in text, (where, text[max(0, text.index(telltale) - 200) :][:400])
 
 
 def test_no_file_shows_how_a_store_keeps_conversations(folder: Path) -> None:
-    files = [path for path in (folder / "curated").rglob("*") if path.is_file() and path.name not in RECORDS]
+    files = [path for part in ("curated", "exports") for path in (folder / part).rglob("*") if path.is_file()]
     assert {"ordering_report.html", "heldout.parquet", "left_out.parquet"} <= {path.name for path in files}
     # Cluster names, samples of fits, groups of near copies: all results but the documents themselves.
     files += [path for part in ("fits", "stages") for path in (folder / "store" / part).rglob("*.*")]
     assert any("near_duplicates" in path.parts for path in files)
     for path in files:
+        # Lines of JSON are records, as they were read.
+        telltales = [text for text in TELLTALES if path.suffix != ".jsonl" or text != "messages"]
         for text in texts_in(path):
-            assert_none_shows(text, path)
+            assert_none_shows(text, path, telltales)
 
 
 def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,3 +163,38 @@ def test_a_model_with_a_tokenizer_of_its_own_reads_the_words(folder: Path) -> No
     documents = contents(run.store, run.view.documents, np.arange(run.view.document_rows)).to_pylist()
     _, lengths = load_encoder(folder / "model").encode([words(document) for document in documents])
     assert run.column("deep_embeddings", "tokens").tolist() == lengths.tolist()
+
+
+def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load_settings(folder / "divorder.toml")
+    run = open_run(settings)
+    table = load_results(folder / "store").documents
+    mask = load_loss_mask(run)
+    assert mask and table["trained_tokens"].tolist() == mask.tokens(run.view.document_row).tolist()
+    tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
+    assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0
+    assert f"{tokens:,} tokens, {trained:,} trained on), 1 rejected" in capsys.readouterr().out
+    packed = load_packed(run)
+    documents = run.view.document_row[load_stream(run).record(packed.document)]
+    in_plan = int(mask.within(documents, packed.start, packed.length).sum())
+    assert run.receipt("packed_sequences").figures["trained_tokens"] == in_plan
+    page = (folder / "curated" / "ordering_report.html").read_text()
+    assert f"{tokens:,} tokens, {trained:,} trained on" in page
+    shown = re.findall(r"<blockquote[^>]*>&lt;\|user\|&gt; (.*?)&lt;\|endoftext\|&gt;.*?<b>(.*?)</b>", page)
+    answers, questions = (
+        {
+            " ".join(message["content"].split())[:60]
+            for record in records(folder)
+            for message in record[first::2]
+        }
+        for first in (1, 0)
+    )
+    assert shown
+    assert all(
+        html.unescape(said)[:60] in answers and html.unescape(asked)[:60] in questions
+        for asked, said in shown
+    )
+
+
+def records(folder: Path) -> list[list[dict[str, str]]]:
+    return [orjson.loads(line)["messages"] for line in (folder / "docs.jsonl").read_bytes().splitlines()]

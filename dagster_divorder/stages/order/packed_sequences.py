@@ -116,6 +116,8 @@ def _pack_documents(run: Run) -> Made:
         trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
         untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
         figures |= counts | {"untrained_sequences": untrained}
+        if run.settings.masked:
+            figures["trained_tokens"] = int(documents.trained(packed).sum())
         for line in left_out_lines(figures, run.settings.packing.too_long):
             run.progress.note(line)
         if not len(packed):
@@ -460,7 +462,7 @@ PACKED_SEQUENCES = WholeCorpus(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice.",
+            "trained on twice. Left out are only those that packing.too_long and the loss mask name.",
             check=_no_token_lost,
             blocking=True,
         ),

@@ -76,10 +76,14 @@ class StreamPieces:
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
         """Which pieces hold a token that is trained on, bool (P,); pieces without tokens count as if."""
+        return (self.trained(pieces) > 0) | (pieces.length == 0)
+
+    def trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
+        """Tokens of each piece that are trained on, int64 (P,)."""
         if self._mask is None:
-            return np.ones(len(pieces.document), bool)
+            return pieces.length
         rows = self.stream.view.document_row[pieces.document]
-        return (self._mask.within(rows, pieces.start, pieces.length) > 0) | (pieces.length == 0)
+        return self._mask.within(rows, pieces.start, pieces.length)
 
     def _refuse_too_long(self) -> None:
         lengths, length = self.lengths, self.run.settings.sequence.length

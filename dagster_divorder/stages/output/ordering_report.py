@@ -174,7 +174,7 @@ def numbers(
     return Numbers(
         settings=settings,
         manifest=manifest,
-        tokens=int(tokens.sum()),
+        tokens=int(traits.counted.sum()),
         trained_tokens=run.receipt("token_counts").figures.get("trained_tokens"),
         space=chosen_kind(run),
         check=verdict,
@@ -291,6 +291,11 @@ class _Corpus:
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
     tokens_of: RunCounter
 
+    @property
+    def noun(self) -> str:
+        """What shares are of."""
+        return "token" if self.stream.traits.trained is None else "trained token"
+
 
 def _load_corpus(run: Run) -> _Corpus:
     stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
@@ -364,10 +369,10 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
     return Card(
         f"The worst batch for {trait}",
-        f"It starts at {percent(start / total)} of the tokens"
+        f"It starts at {percent(start / total)} of the {corpus.noun}s"
         f"{f' of epoch {epoch + 1}' if len(corpus.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
-        f"{_named(corpus, trait, value)} makes up {percent(shares[value])} of its tokens, but {percent(whole[value])} "
-        f"of the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
+        f"{_named(corpus, trait, value)} makes up {percent(shares[value])} of its {corpus.noun}s, but "
+        f"{percent(whole[value])} of the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
         _largest(corpus, documents[chosen], tokens[chosen]),
     )
 
@@ -377,11 +382,9 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     packed, traits = corpus.packed, corpus.stream.traits
     if not len(packed):
         return []
+    counted = corpus.tokens_of(packed)
     counts, _ = sequence_counts(
-        packed,
-        {"cluster": traits.codes["cluster"]},
-        {"cluster": traits.sizes()["cluster"]},
-        corpus.tokens_of(packed),
+        packed, {"cluster": traits.codes["cluster"]}, {"cluster": traits.sizes()["cluster"]}, counted
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
@@ -390,14 +393,14 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
         runs = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
-        documents, tokens = _by_document(packed.document[runs], packed.length[runs])
+        documents, tokens = _by_document(packed.document[runs], counted[runs])
         row = int(corpus.stream.view.document_row[documents[tokens.argmax()]])
         if row in cards:
             continue
         clusters = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
         cards[row] = Card(
             f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
-            f"{percent(variation[sequence])} of its tokens would have to change to match the corpus. It holds "
+            f"{percent(variation[sequence])} of its {corpus.noun}s would have to change to match the corpus. It holds "
             f"{count(clusters, 'cluster')} and {count(len(documents), 'document')}. The largest:",
             _largest(corpus, documents, tokens)[:1],
         )
@@ -415,7 +418,7 @@ def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray,
 
 def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, Example]]:
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
-    tokens: of each document in the window, int64 (n,)."""
+    tokens: of each document in the window that shares are of, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
     view, traits = corpus.stream.view, corpus.stream.traits
     rows = view.document_row[documents[chosen]]
@@ -428,9 +431,11 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     for document, own_id, inside, text, answer in zip(
         documents[chosen], ids, tokens[chosen].tolist(), texts, trained, strict=True
     ):
-        whole = int(traits.tokens[document])
-        part = count(inside, "token") if inside == whole else f"{number(inside)} of {count(whole, 'token')}"
-        if answer is not None:
+        whole, noun = int(traits.counted[document]), corpus.noun
+        part = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
+        if traits.trained is not None:
+            part += f", {count(int(traits.tokens[document]), 'token')} in all"
+        elif answer is not None:
             part += f", {number(answer)} trained on"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]

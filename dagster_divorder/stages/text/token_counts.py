@@ -144,7 +144,8 @@ def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     if has_loss_mask(run.settings):
         mask = mask_of(files, run.view.documents, run.settings.chats.train_on)
         trained = int(mask.tokens(rows).sum())
-    return {"trained_tokens": trained, "trained_share": trained / tokens}
+    train_on = run.settings.chats.train_on
+    return {"trained_tokens": trained, "trained_share": trained / tokens, "train_on": train_on}
 
 
 def _documents_have_tokens(run: Run) -> Finding:

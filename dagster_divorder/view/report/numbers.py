@@ -101,14 +101,15 @@ class StageRun(NamedTuple):
 class Numbers:
     """All content of the report. Orders have the names of `diversity_metrics`.
 
-    manifest: of the output. tokens: of all its records. trained_tokens: of these, None where no input holds
-    conversations. space: the kind of clustered vectors. warnings: parts of the targets that cannot be had. distinct: of
-    the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5).
-    clusters: the largest, with their numbers, int (n,), and documents. other_clusters: clusters that share the last
-    value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence, if it was made: strategies;
-    calibration, its table and notes; agreement; map; trained, the summary of training_evidence; diversity, tables of
-    set_diversity by name; copies, figures and tables of near_duplicates; proxies, figures and table of gradient_proxy;
-    others. chosen: tables of the selection, by name. missing: stage -> (content of its section, why there is none).
+    manifest: of the output. tokens: of what is trained on, those that shares are of. trained_tokens: of all records,
+    None where no input holds conversations. space: the kind of clustered vectors. warnings: parts of the targets that
+    cannot be had. distinct: of the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the documents'
+    lengths in slices, float (C, 5). clusters: the largest, with their numbers, int (n,), and documents. other_clusters:
+    clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence,
+    if it was made: strategies; calibration, its table and notes; agreement; map; trained, the summary of
+    training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of near_duplicates;
+    proxies, figures and table of gradient_proxy; others. chosen: tables of the selection, by name. missing: stage ->
+    (content of its section, why there is none).
     """
 
     settings: Settings

@@ -86,7 +86,15 @@ def asked(data: Numbers) -> Section:
         "asked",
         "What was asked",
         "The settings that decide the order, in words.",
-        [part("asked", data.settings, data.space, data.manifest["k"], data.manifest["input"]["files"])],
+        [
+            part(
+                "asked",
+                *(data.settings, data.space, data.manifest["k"], data.manifest["input"]["files"]),
+                None
+                if data.trained_tokens is None
+                else percent(data.trained_tokens / data.manifest["tokens"]),
+            )
+        ],
     )
 
 
