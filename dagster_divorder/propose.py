@@ -53,8 +53,12 @@ MAX_DEPTH, MIN_INNER_SHARE = 4, 0.01
 """Fields inside objects: the greatest depth, and the smallest share of the records."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
-"""Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to 512 tokens and 8
-sequences."""
+"""Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to SHORTEST tokens
+and 8 sequences."""
+SHORTEST, LONGEST = 512, 32_768
+"""Bounds of the proposed tokens of a sequence."""
+HELD, SIZED_RECORDS = 0.99, 2_000
+"""Share of the conversations that a proposed sequence holds whole, and records that are looked at for it."""
 
 LABEL_CHARACTERS = 100
 """Mean below which a field with the name of a label, or with few values, holds no texts."""
@@ -282,6 +286,23 @@ class InputBlock:
         return self.form == "pairs" or self.label is not None
 
     @cached_property
+    def holding(self) -> int:
+        """Tokens, a power of two, that hold HELD of the sampled conversations whole; 0 for texts, which are cut."""
+        if self.form == "text":
+            return 0
+        files = _sampled(self.listing)
+        sizes = sorted(
+            characters([record.get(name) for name in self.read])
+            for file in files
+            for record in itertools.islice(
+                first_records([replace(self.listing, files=[file])]), _of_each(files, SIZED_RECORDS)
+            )
+        )
+        # A template writes roles and control tokens around every message.
+        tokens = 1.25 * sizes[int(HELD * (len(sizes) - 1))] / BYTES_PER_TOKEN
+        return 1 << math.ceil(math.log2(max(1.0, tokens)))
+
+    @cached_property
     def first_rendered(self) -> str:
         """The first record as the template of the bootstrap model writes it, clipped."""
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
@@ -451,7 +472,8 @@ class Proposal:
         Raises:
             SettingsError: an impossible number.
         """
-        length, batch = _lengths(self.size // BYTES_PER_TOKEN, self.length)
+        holding = min(LONGEST, max(block.holding for block in self.blocks))
+        length, batch = _lengths(self.size // BYTES_PER_TOKEN, self.length, max(SHORTEST, holding))
         step = math.prod(
             max(1, number) for name, number in self.ranks.items() if self.reads_parts or name != "workers"
         )
@@ -834,9 +856,9 @@ def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
     return next((known[name] for known in (lower, inner) for name in names if name in known), None)
 
 
-def _lengths(tokens: int, asked: int | None) -> tuple[int, int]:
-    length, batch = asked if asked is not None else 8192, 256
-    while asked is None and length > 512 and tokens < MIN_SEQUENCES * length:
+def _lengths(tokens: int, asked: int | None, least: int) -> tuple[int, int]:
+    length, batch = asked if asked is not None else max(8192, least), 256
+    while asked is None and length > least and tokens < MIN_SEQUENCES * length:
         length //= 2
     while batch > 8 and tokens < MIN_BATCHES * batch * length:
         batch //= 2

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, command by command as it stands there, on fewer documents; the links of docs/recipes.md."""
+"""docs/tutorial.md and docs/chats.md, command by command as they stand there, on fewer documents; links of pages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,34 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
 
 
-def commands() -> list[str]:
-    text, fewer = re.subn("--documents 3000", "--documents 600", TUTORIAL)
+def commands(page: str, documents: int) -> list[str]:
+    text, fewer = re.subn(r"--documents \d+", f"--documents {documents}", page)
     assert fewer == 1
     return re.findall(r"^\$ (.+)$", text, re.M)
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each command printed, run in their order in one shell's folder; a command that comes again has a number."""
+    return run_page("tutorial", "train.py", 600, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page("chats", "sft.py", 300, tmp_path_factory)
+
+
+def run_page(
+    name: str, script: str, documents: int, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """What each command printed, run in their order in one shell's folder; a command that comes again has a number.
+    script: the name of the page's first block of Python."""
+    page = (ROOT / f"docs/{name}.md").read_text()
     folder = tmp_path_factory.mktemp("clone")
     (folder / "data").symlink_to(ROOT / "data")
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
-    (folder / "train.py").write_text(re.findall(r"```python\n(.*?)```", TUTORIAL, re.S)[0])
+    (folder / script).write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -37,7 +49,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",
     }
     found: dict[str, str] = {}
-    for command in commands():
+    for command in commands(page, documents):
         ended = subprocess.run(
             ["bash", "-c", command], cwd=folder, env=environment, text=True, capture_output=True, timeout=300
         )
@@ -66,13 +78,23 @@ def test_the_page_is_true(said: dict[str, str]) -> None:
     assert "Traceback" not in "".join(said.values())
 
 
+def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
+    pytest.importorskip("trl")
+    assert 'format = "messages"' in said_of_chats["cat divorder.toml"]
+    assert "trained on), 0 rejected" in said_of_chats["divorder run"]
+    verified = said_of_chats["divorder verify divorder/exports/parquet --trainer trl"]
+    assert len(re.findall("the plan's: ([\\d,]+) of \\1 tokens", verified)) == 4
+    losses = re.findall(r"'loss': '?([\d.]+)", said_of_chats["python sft.py"])
+    assert len(losses) == 3 and all(0 < float(loss) < 20 for loss in losses)
+
+
 def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:
     job = said["dagster job execute -j curate -m dagster_divorder.definitions"]
     assert "RUN_SUCCESS" in job
     assert "training the bootstrap model" not in job
 
 
-@pytest.mark.parametrize("page", ["tutorial", "recipes"])
+@pytest.mark.parametrize("page", ["tutorial", "recipes", "chats"])
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / f"docs/{page}.md").read_text()):
         assert (ROOT / "docs" / target).exists(), target

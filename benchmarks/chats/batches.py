@@ -13,9 +13,9 @@ as packed and with the rows shuffled, as its trainer does by default. Shuffled: 
 shuffled. Orders balance the cluster and the length (and with --traits others).
 
 Columns: mean total variation of batches from the whole, in per cent, by a label that no order sees, the cluster, the
-turns, the tokens of the prompt and of the answer (16 quantile bins each), and 4,096 hashed token ids; the distance of the batch's mean vector
-from the whole's, over that of a mean shuffle of the same packing; and of the label the tenth of training with the
-largest mean.
+turns, the tokens of the prompt and of the answer (16 quantile bins each), and 4,096 hashed token ids; the distance of
+the batch's mean vector from the whole's, as a multiple of the shuffled row's; and of the label the mean of the worst
+tenth of training.
 """
 
 import argparse
@@ -35,7 +35,6 @@ from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask, trained_tokens
@@ -136,7 +135,12 @@ def of_trl(tokens: Tokens, order: np.ndarray, length: int, strategy: str) -> Rea
     from trl import pack_dataset
 
     datasets.disable_progress_bars()
-    columns: dict[str, list[np.ndarray]] = {"input_ids": [], "assistant_masks": [], "document": [], "place": []}
+    columns: dict[str, list[np.ndarray]] = {
+        "input_ids": [],
+        "assistant_masks": [],
+        "document": [],
+        "place": [],
+    }
     for document in order.tolist():
         here = slice(tokens.begins[document], tokens.begins[document + 1])
         columns["input_ids"].append(tokens.ids[here])
@@ -144,9 +148,7 @@ def of_trl(tokens: Tokens, order: np.ndarray, length: int, strategy: str) -> Rea
         columns["document"].append(np.full(here.stop - here.start, document))
         columns["place"].append(np.arange(here.start, here.stop))
     packed = pack_dataset(datasets.Dataset.from_dict(columns), length, strategy).with_format("arrow")[:]
-    flat = {
-        name: packed[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns
-    }
+    flat = {name: packed[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns}
     assert (tokens.ids[flat["place"]] == flat["input_ids"]).all()
     assert (tokens.trained[flat["place"]] == flat["assistant_masks"]).all()
     sizes = packed["input_ids"].combine_chunks().value_lengths().to_numpy()
@@ -174,7 +176,9 @@ def measure(reading: Reading, tokens: Tokens, batch: int, trained: bool) -> dict
     for name, codes in features.items():
         count = int(codes.max()) + 1
         whole = np.bincount(codes, weight, count) / weight.sum()
-        sums = np.bincount(of_batch * count + codes[:end], weight[:end], batches * count).reshape(batches, count)
+        sums = np.bincount(of_batch * count + codes[:end], weight[:end], batches * count).reshape(
+            batches, count
+        )
         variation = np.abs(sums / np.maximum(sums.sum(axis=1), 1)[:, None] - whole).sum(axis=1) / 2
         figures[name] = 100 * variation.mean()
         if name == "label":
@@ -192,10 +196,14 @@ def measure(reading: Reading, tokens: Tokens, batch: int, trained: bool) -> dict
 def averaged(readings: Iterator[Reading], tokens: Tokens, batch: int) -> list[dict[str, float]]:
     """[in trained tokens, in all tokens], each the mean over readings."""
     every = [[measure(reading, tokens, batch, trained) for trained in (True, False)] for reading in readings]
-    return [{name: float(np.mean([one[at][name] for one in every])) for name in every[0][at]} for at in (0, 1)]
+    return [
+        {name: float(np.mean([one[at][name] for one in every])) for name in every[0][at]} for at in (0, 1)
+    ]
 
 
-def packed_like(packed: PackedSequences, method: str, length: int, seed: int) -> tuple[PackedSequences, np.ndarray]:
+def packed_like(
+    packed: PackedSequences, method: str, length: int, seed: int
+) -> tuple[PackedSequences, np.ndarray]:
     """The runs of a plan, by document in random order, packed by the same method; the sequences shuffled."""
     random = np.random.default_rng([seed, 2])
     place = random.permutation(int(packed.document.max()) + 1)
@@ -255,13 +263,17 @@ def report(given: argparse.Namespace, folder: str, chats: Path, labels: list[str
             rows.append((f"DivOrder, {balance}", ours))
         if method in TRL:
             rows += of_trls(tokens, given.length, given.batch, TRL[method])
-        print(f"\n### {given.corpus.name}, {method}: {len(plan):,} sequences, {int(tokens.trained.sum()):,} of")
+        print(
+            f"\n### {given.corpus.name}, {method}: {len(plan):,} sequences, {int(tokens.trained.sum()):,} of"
+        )
         print(f"{len(tokens.ids):,} tokens are trained on\n")
         show(rows)
         sys.stdout.flush()
 
 
-def of_trls(tokens: Tokens, length: int, batch: int, strategy: str) -> list[tuple[str, list[dict[str, float]]]]:
+def of_trls(
+    tokens: Tokens, length: int, batch: int, strategy: str
+) -> list[tuple[str, list[dict[str, float]]]]:
     as_is = of_trl(tokens, np.arange(len(tokens.begins) - 1), length, strategy)
     shuffles = [
         of_trl(tokens, np.random.default_rng(seed).permutation(len(tokens.begins) - 1), length, strategy)

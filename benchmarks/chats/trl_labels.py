@@ -10,9 +10,9 @@ labels are equal of all:
 
 marks        TRL's training template on both sides; assistant_only_loss, and train_on = "assistant"
 own          the model's template as it ships; TRL puts its training template in the place of one without marks
-completion   prompt and completion as messages, the model's template as it ships on both sides: completion_only_loss, and
-             train_on = "completion"
-text         prompt and completion as strings: the same; TRL adds an end-of-text token, which is left out here
+completion   prompt and completion as messages, the model's template as it ships on both sides; completion_only_loss,
+             and train_on = "completion"
+text         prompt and completion as strings; TRL adds an end-of-text token, which is left out here
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from dagster_divorder.chats.forms import conversation_of_record
 from dagster_divorder.models.chat_templates import chat_template
 from dagster_divorder.models.chat_tokens import SELECTED, encode_documents
 
-MODULES = (
-    "argparse base64 bisect calendar collections copy csv datetime difflib fnmatch fractions functools glob gzip hashlib heapq"
-    " html inspect io itertools json logging operator os pathlib pickle pprint random re sched shlex shutil socket sqlite3"
-    " statistics string struct subprocess tarfile tempfile textwrap threading time tokenize traceback uuid zipfile"
-).split()
+MODULES = """
+argparse base64 bisect calendar collections copy csv datetime difflib fnmatch fractions functools glob gzip hashlib
+heapq html inspect io itertools json logging operator os pathlib pickle pprint random re sched shlex shutil socket
+sqlite3 statistics string struct subprocess tarfile tempfile textwrap threading time tokenize traceback uuid zipfile
+"""
 ODD = (
     "naïve 😀 漢字",
     "  spaces at both ends \n",
@@ -50,7 +50,10 @@ ODD = (
     "…",
 )
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-CONTROL = r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>|<[a-z]+\|>|<\|[a-z]+>|\[gMASK\]|<sop>"
+CONTROL = (
+    r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>"
+    r"|<[a-z]+\|>|<\|[a-z]+>|\[gMASK\]|<sop>"
+)
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """Line feeds in a row are one word, as tokenizers since 2023 have it."""
 IGNORED = -100
@@ -59,7 +62,7 @@ Record = dict[str, Any]
 
 def conversations(count: int) -> list[Record]:
     draw, known = random.Random(0), []
-    for name in MODULES:
+    for name in MODULES.split():
         module = importlib.import_module(name)
         for function, value in sorted(inspect.getmembers(module, callable)):
             says = inspect.getdoc(value)

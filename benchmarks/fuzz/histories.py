@@ -75,18 +75,18 @@ class History:
     def __init__(self, number: int, folder: Path) -> None:
         self.draw, self.folder = random.Random(number), folder
         self.made = 0
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Any] = []
         self.append(self.draw.choice([6, 10, 20, 40]))
         self.sections = self.draw_settings()
         self.consumed: Consumed | None = None
         self.refused: Counter[str] = Counter()
         self.said = ""
         self.runs = 0
-        self.good: tuple[list[dict[str, Any]], Sections, Consumed | None] | None = None
+        self.good: tuple[list[Any], Sections, Consumed | None] | None = None
 
     # The corpus ----------------------------------------------------------------------------------------------------
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Any:
         self.made += 1
         source = self.draw.choice("aaabbc")
         count = self.draw.choice([1, 3, 5, 8, 20, 60, 150])
@@ -108,15 +108,20 @@ class History:
         if change == "append":
             self.append(self.draw.choice([1, 3, 10]))
         elif change == "edit":
-            self.records[at] = self.record() | {"id": self.records[at]["id"]}
+            self.records[at] = self.edited(self.records[at])
         elif change == "delete" and len(self.records) > 3:
             del self.records[at : at + self.draw.choice([1, 1, 4])]
             self.records = self.records or [self.record()]
         elif change == "move":
             self.draw.shuffle(self.records)
         else:
-            copy = self.records[at] | ({"id": f"copy {self.made}"} if self.draw.random() < 0.5 else {})
-            self.records.insert(self.draw.randrange(len(self.records) + 1), copy)
+            self.records.insert(self.draw.randrange(len(self.records) + 1), self.copied(self.records[at]))
+
+    def edited(self, record: Any) -> Any:
+        return self.record() | {"id": record["id"]}
+
+    def copied(self, record: Any) -> Any:
+        return record | ({"id": f"copy {self.made}"} if self.draw.random() < 0.5 else {})
 
     # The settings --------------------------------------------------------------------------------------------------
 
@@ -248,9 +253,12 @@ class History:
 
     # Running, and the laws -----------------------------------------------------------------------------------------
 
+    def lines(self) -> list[bytes]:
+        """The records that are accepted, in the input's order."""
+        return [orjson.dumps(record) for record in self.records]
+
     def write(self) -> None:
-        lines = [orjson.dumps(record) for record in self.records]
-        (self.folder / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        (self.folder / "in.jsonl").write_bytes(b"\n".join(self.lines()) + b"\n")
         heldout = [*self.records[:2], {"text": "a text of its own to validate on", "source": "a"}]
         if not (self.folder / "heldout.jsonl").exists():
             (self.folder / "heldout.jsonl").write_bytes(b"".join(orjson.dumps(of) + b"\n" for of in heldout))
@@ -263,7 +271,7 @@ class History:
         except DivOrderError as error:
             said = self.said = str(error)
             if "no longer in the input" in said:
-                there = {hash_all([orjson.dumps(record)]).hex() for record in self.records}
+                there = {hash_all([line]).hex() for line in self.lines()}
                 assert self.consumed
                 assert not self.consumed.ids <= there, "what is consumed is there, and refused"
             assert re.search(r"(expected|set|lower|raise|give|remove|restore|name|take)\b", said), said
@@ -280,13 +288,22 @@ class History:
 
     def check(self) -> None:
         documents, plan, order, sequences = self.output()
-        repeats, settings = documents.repeats.to_numpy(), self.settings()
-        lines = [orjson.dumps(record) for record in self.records]
+        self.check_records(documents, order)
+        self.check_tokens(documents, plan, sequences)
+        self.check_training(documents, plan, order, sequences)
+
+    def check_records(self, documents: pd.DataFrame, order: np.ndarray) -> None:
+        lines, repeats = self.lines(), documents.repeats.to_numpy()
         assert len(documents) == len(lines)
         assert np.bincount(order, minlength=len(lines)).tolist() == repeats.tolist(), "the order is another"
-        written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
-        assert written == [lines[at] for at in order], "the output is another"
+        assert self.written() == [lines[at] for at in order], "the output is another"
 
+    def written(self) -> list[bytes]:
+        """The records of the output."""
+        return (self.folder / "out/curated.jsonl").read_bytes().splitlines()
+
+    def check_tokens(self, documents: pd.DataFrame, plan: pd.DataFrame, sequences: np.ndarray) -> None:
+        lines, settings, repeats = self.lines(), self.settings(), documents.repeats.to_numpy()
         laid = np.bincount(plan.document, plan.length, len(lines)).astype(int)
         planned = (documents.tokens.to_numpy() + settings.packing.end_of_text) * repeats
         cut = documents.record_id.isin(settings.order.cut).to_numpy()
@@ -294,12 +311,18 @@ class History:
         assert (laid[cut] <= planned[cut]).all()
         if not settings.order.frozen_tokens:
             assert not laid[cut].any(), "what is cut is packed"
-        sizes = plan.groupby("sequence").length.sum()
+        self.check_sequences(plan, sequences)
+
+    def check_sequences(self, plan: pd.DataFrame, sequences: np.ndarray) -> None:
+        sizes, settings = plan.groupby("sequence").length.sum(), self.settings()
         assert (sizes <= settings.sequence.length).all()
         for epoch in sequences:
             assert sorted(epoch.tolist()) == list(range(len(sizes))), "an epoch is no permutation"
 
-        consumed = set[str]()
+    def check_training(
+        self, documents: pd.DataFrame, plan: pd.DataFrame, order: np.ndarray, sequences: np.ndarray
+    ) -> None:
+        settings, repeats, consumed = self.settings(), documents.repeats.to_numpy(), set[str]()
         if settings.order.frozen_tokens and self.consumed:
             count = len(self.consumed.documents)
             begin = documents.record_id.to_numpy()[order[:count]].tolist()
@@ -309,7 +332,7 @@ class History:
             assert runs == self.consumed.sequences, "consumed sequences moved"
             consumed = self.consumed.ids
         free = ~documents.record_id.isin(consumed).to_numpy()
-        texts = np.array([record["text"] for record in self.records], object)
+        texts = np.array(self.texts(), object)
         if settings.holds_out:
             heldout = set(pq.read_table(settings.output.path / "heldout.parquet")["text"].to_pylist())
             consumed_texts = set(texts[~free].tolist())
@@ -318,6 +341,10 @@ class History:
         if settings.selects:
             selected = load_results(settings.store.path).selection.selected.to_numpy()
             assert not (repeats > 0)[~selected].any(), "a record that is not chosen"
+
+    def texts(self) -> list[str]:
+        """The texts of the records, as heldout.parquet has them."""
+        return [record["text"] for record in self.records]
 
     def step_back(self) -> None:
         assert self.good is not None
@@ -378,19 +405,19 @@ class History:
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
 
 
-def walk(number: int, folder: Path | None = None) -> History:
+def walk(number: int, folder: Path | None = None, kind: type[History] = History) -> History:
     """One history, in a folder of its own that is removed."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        history = History(number, Path(own))
+        history = kind(number, Path(own))
         history.walk()
         return history
 
 
-def main() -> None:
+def main(kind: type[History] = History, histories: int = 300, description: str | None = __doc__) -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--histories", type=int, default=300)
+    parser.add_argument("--histories", type=int, default=histories)
     parser.add_argument("--first", type=int, default=0)
     memory = Path("/dev/shm")
     parser.add_argument("--folder", type=Path, default=memory if memory.is_dir() else None)
@@ -398,7 +425,7 @@ def main() -> None:
     begin, runs, broken, refused = time.perf_counter(), 0, [], Counter[str]()
     for number in range(options.first, options.first + options.histories):
         try:
-            history = walk(number, options.folder)
+            history = walk(number, options.folder, kind)
         except Exception as error:
             broken.append(number)
             print(f"history {number}: {type(error).__name__}: {error}")

@@ -62,7 +62,7 @@ SPEAKERS = {
     "function_response": "tool",
 }
 """Speakers, in any case, and the roles that they have."""
-TURN_FIELDS = ("weight", "train", "training", "loss", "loss_mask")
+TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained on; templates do not see them."""
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
 WRITTEN = ('[{"role"', '[{"content"', '[{"from"', '[{"value"', "[{'role'", "[{'content'", "[{'from'")
@@ -197,11 +197,19 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
         content, calls = None, _calls(content, number)
     if isinstance(calls, str):
         calls = _parsed(calls, f"tool_calls of turn {number}")
-    if calls and not (isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls)):
-        raise InputError(f"tool_calls of turn {number} is no list of objects")
+    if calls and not (isinstance(calls, list) and all(map(_has_name, calls))):
+        raise InputError(
+            f"tool_calls of turn {number} is no list of objects with the name of a function each, such as "
+            '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
+        )
     message = {"role": role, "content": _content(content, number, bool(calls))}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message
+
+
+def _has_name(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 def _calls(value: Any, number: int) -> list[Any]:

@@ -15,7 +15,7 @@ Known weakness: a control token that closes turns of users only is taken for one
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -80,6 +80,8 @@ SEARCHES = {
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message that hold what the model thinks before it answers."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
@@ -160,6 +162,10 @@ class ChatTemplate:
             self._with_tools = ChatTemplate(with_tools, named, control, stops)
             self._with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
+        if any(called.name == "random" for called in _filters(self._tree)):
+            raise InputError(
+                "the chat template draws at random; expected one that writes the same text each time"
+            )
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
         self._named = dict(named)
@@ -230,6 +236,39 @@ class ChatTemplate:
 
     def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
         """`render` by the template itself."""
+        rendered = self._located(messages, tools)
+        self._check_all_is_written(rendered, messages, tools)
+        return rendered
+
+    def _check_all_is_written(
+        self, rendered: Rendered, messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> None:
+        """
+        Raises:
+            InputError: the template leaves out tools, tool calls or reasoning.
+        """
+        if left_out := [name for name in map(_tool_name, tools or ()) if name not in rendered.text]:
+            raise InputError(
+                f"the chat template does not write the tool {left_out[0]!r} of the record; use a template that writes "
+                "tools, or remove the field tools"
+            )
+        answers = (message for message in messages if message["role"] == "assistant")
+        for message, turn in zip(answers, rendered.turns, strict=True):
+            said = "".join(rendered.text[first:last] for first, last in turn)
+            if left_out := [
+                name for name in map(_tool_name, message.get("tool_calls") or ()) if name not in said
+            ]:
+                raise InputError(
+                    f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
+                    "a template that writes tool calls"
+                )
+            if unread := [name for name in REASONING if message.get(name) and name not in self.template]:
+                raise InputError(
+                    f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
+                )
+
+    def _located(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
+        """What the template writes, and the spans of its answers."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.marked:
             text = self._text(messages, tools)
@@ -259,15 +298,21 @@ class ChatTemplate:
             message.keys() <= {"role", "content"}
             and isinstance(content, str)
             and bool(content.strip())
+            and content not in self._constants
             and self._telling.search(content) is None
         )
 
     @cached_property
-    def _telling(self) -> re.Pattern[str]:
-        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+    def _constants(self) -> set[str]:
+        """The template's own strings."""
         from jinja2 import nodes
 
-        strings = _strings(self._tree.find_all(nodes.Const))
+        return _strings(self._tree.find_all(nodes.Const))
+
+    @cached_property
+    def _telling(self) -> re.Pattern[str]:
+        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+        strings = self._constants
         marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
         return re.compile(_any_of({*marks, *_searched(self._tree), SENTINEL[0]}))
 
@@ -515,9 +560,10 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        as_given = _in_parts if self._takes_parts else dict
         try:
             return render_jinja_template(
-                [[_in_parts(message) if self._takes_parts else dict(message) for message in messages]],
+                [[as_given(message) for message in messages]],
                 tools=tools,
                 chat_template=self.template,
                 **options,
@@ -573,6 +619,12 @@ def _parsed(template: str) -> nodes.Template:
         raise InputError(f"the chat template is no Jinja: {error}") from None
 
 
+def _filters(tree: nodes.Template) -> Iterator[nodes.Filter]:
+    from jinja2 import nodes
+
+    return tree.find_all(nodes.Filter)
+
+
 def _searched(tree: nodes.Template) -> set[str]:
     """The texts that a template looks for in others, or takes off their ends."""
     from jinja2 import nodes
@@ -588,7 +640,7 @@ def _searched(tree: nodes.Template) -> set[str]:
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr in SEARCHES | STRIPS:
             (whole if call.node.attr in SEARCHES else stripped).extend(call.args)
-    for called in tree.find_all(nodes.Filter):
+    for called in _filters(tree):
         if called.name in ("replace", *STRIPS):
             (whole if called.name == "replace" else stripped).extend(called.args)
     # PADS show what is stripped of line breaks and spaces.
@@ -656,6 +708,13 @@ def _changed(message: Message, sentinel: str) -> dict[str, Any]:
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}
+
+
+def _tool_name(tool: Any) -> str:
+    """The name of a tool, or of the tool that a call names; "" where it has none."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def _common(a: str, b: str) -> int:

@@ -347,7 +347,7 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():
             parts.append("  it is no longer there: run again, which writes it anew")
-        elif not is_url(folder):
+        elif readers and not is_url(folder):
             parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
         parts += _lines_of_others(readers, folder)
     readers = [

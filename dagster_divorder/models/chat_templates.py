@@ -15,12 +15,15 @@ from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, named_specials, tokenizer_content
 
 DEFAULT = (
+    "{% if tools %}<|tools|>\n{{ tools | tojson + eos_token }}\n{% endif %}"
     "{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>\n"
-    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}\n"
+    "{% generation %}{{ message['content'] }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token }}{% endgeneration %}\n"
     "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] + eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-"""The template of a model without one. Roles are words of the text, and an end-of-text token ends each message."""
+"""The template of a model without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
+token ends each message."""
 TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
 """The file of a template, and the folder of those with other names."""
 PROCESSOR = "chat_template.json"
@@ -68,8 +71,8 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
 
 
 def control_tokens(directory: Path) -> list[dict[str, Any]]:
-    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags that
-    tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
+    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags
+    that tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
 
     Raises:
         InputError: no usable tokenizer.json, or it does not have one of the tokens.
@@ -91,8 +94,8 @@ def control_tokens(directory: Path) -> list[dict[str, Any]]:
         number = tokens[name]["id"] if name in tokens else _in_vocabulary(content, name)
         if number is None:
             raise InputError(
-                f"{directory} names the control token {name!r}, which its {TOKENIZER} does not have; load the tokenizer "
-                "with transformers and save it again, with a row for the token in the model's embedding"
+                f"{directory} names the control token {name!r}, which its {TOKENIZER} does not have; load the "
+                "tokenizer with transformers and save it again, with a row for the token in the model's embedding"
             )
         if token in flagged:
             flags = {flag: bool(token.get(flag)) for flag in _FLAGS}

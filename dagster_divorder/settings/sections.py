@@ -212,7 +212,8 @@ class Chats(_Section):
     """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
     of a prompt, or the last answer; all: every token."""
     balance: Literal["trained", "all"] = "trained"
-    """Which tokens shares are taken of, in orders and measures: those that are trained on, or all."""
+    """Which tokens shares are of, in orders, measures and mixing: those that are trained on, or all. Batches are near
+    the mix in these, and as far off as shuffled ones in the others."""
 
 
 class Store(_Section):
@@ -388,7 +389,7 @@ class Mixing(_Section):
     `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
     once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch; unset: as many as the values with a share have."""
+    """Tokens of an epoch, of those that shares are of; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
 
@@ -547,7 +548,7 @@ class Order(_Section):
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
-    predict), or any field of the input."""
+    predict), for conversations `turns`, `prompt_length` and `answer_length`, or any field of the input."""
     within: float = Field(1.0, ge=0.0, le=1.0)
     """What the order of documents aims at. 1: more topics in each packed sequence; 0: windows of whole documents, as in
     curated.jsonl, nearer the mix. The more tokens long documents have, the more the two differ."""

@@ -45,6 +45,7 @@ TRAINER = Trainer(
     lines="""\
 dataset = NumpyFSLDatasetConfig(
     paths=["{path}/{prefix}-*.npy"],
+    # label_mask_paths=["{path}/{prefix}-*.mask"],  # where the export has them: padding, and what is not trained on
     expand_glob=True,
     sequence_length={sequence_length},
     dtype=NumpyDatasetDType.uint16,  # as in the export's manifest.json

@@ -5,6 +5,7 @@ The templates are those of TRL's package: some forty, as their models ship them,
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -262,3 +263,141 @@ def test_the_fast_way_gives_what_the_template_gives(
     else:
         # The second time what the template writes around contents is known.
         assert [own.render(messages) for _ in range(3)] == [expected] * 3
+
+
+TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+ASKS = TURNS + "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+TOKENS = {"<|user|>", "<|assistant|>", "<|end|>"}
+
+
+def refusal(jinja: str, messages: Sequence[Mapping[str, Any]] = conversation("Q", "A")) -> str:
+    chat = Chat(tuple(messages), (True,) * sum(m["role"] == "assistant" for m in messages), 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError) as refused:
+        ChatTemplate(jinja, NAMED, TOKENS).check(chat)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("jinja", "reason"),
+    [
+        (TURNS + "{{ raise_exception('turns must alternate') }}", "turns must alternate"),
+        (TURNS + "{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        (TURNS + "{{ 1 / 0 }}", "division by zero"),
+        (TURNS + "{{ messages[9].content }}", "has no element 9"),
+        (TURNS + "{{ messages.append(1) }}", "unsafe"),
+        (TURNS + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        (TURNS + "{{ raise_exception }}", "address in memory"),
+        (TURNS + "{{ messages | random }}", "random"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", "does not write what a user says"),
+        (
+            "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+            "leaves out what message 2 says",
+        ),
+        ("{% generation %}{% endgeneration %}" + TURNS, "marks no part"),
+    ],
+)
+def test_what_a_template_cannot_do_is_a_reason(jinja: str, reason: str) -> None:
+    message = refusal(jinja)
+    assert reason in message
+    assert message.count("the chat template") == 1
+
+
+def test_a_template_whose_turns_are_partly_marked_trains_what_it_marks() -> None:
+    jinja = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and m.content != 'x' %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}<|end|>"
+        "{% if loop.last %}{% generation %}!{% endgeneration %}{% endif %}"
+        "{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    )
+    own = ChatTemplate(jinja, NAMED, TOKENS)
+    for _ in range(3):
+        assert trained(own.render(conversation("a", "b", "c", "d"))) == ["b", "d!"]
+        # The turn that is not marked stands between those that are, of which the last has two parts.
+        assert trained(own.render(conversation("a", "b", "c", "x", "e", "f"))) == ["b", "", "f!"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "m.content | upper",
+        "m.content | title",
+        "m.content | escape",
+        "m.content | tojson",
+        "m.content | truncate(200)",
+        "m.content[:50]",
+        "m.content | replace('e', 'E')",
+        "m.content.split('tool')[-1]",
+        "m.content.strip('*')",
+        "'T' if 'the' in m.content else m.content",
+        "'J' if m.content[0] == '{' else m.content",
+    ],
+)
+def test_contents_that_a_template_changes_are_rendered_by_it(change: str) -> None:
+    own = ChatTemplate(ASKS.replace("m.content", change), NAMED, TOKENS)
+    for answer in ("plain words", "the tool <b> e", "*a*", '{"a": 1}', "long " * 100):
+        messages = conversation("Q", answer, "R", "it")
+        try:
+            expected = own.render(messages, alone=True)
+        except InputError:
+            with pytest.raises(InputError):
+                own.render(messages)
+        else:
+            assert [own.render(messages) for _ in range(3)] == [expected] * 3
+
+
+def test_dates_are_written_in_every_form_and_nothing_else_changes() -> None:
+    jinja = (
+        "\n  {% set form = '%-d %B %Y' %}{{ strftime_now(form) }}|{{ strftime_now('%Y-%m-%dT%H:%M') }}" + ASKS
+    )
+    own = ChatTemplate(jinja, NAMED, TOKENS)
+    text = own.render(conversation("Q", "A")).text
+    assert text.endswith("26 July 2024|2024-07-26T00:00<|user|>Q<|end|><|assistant|>A<|end|>")
+    undated = ChatTemplate(re.sub(r"strftime_now\(.*?\)", "'D'", jinja), NAMED, TOKENS)
+    rest = undated.render(conversation("Q", "A")).text
+    assert text == rest.replace("D", "26 July 2024", 1).replace("D", "2024-07-26T00:00", 1)
+
+
+def test_a_header_that_asks_for_reasoning_is_not_trained_and_reasoning_is() -> None:
+    jinja = (
+        "{% for m in messages %}<|{{ m.role }}|>\n{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}"
+        "</think>{% endif %}{{ m.content }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}"
+    )
+    own = ChatTemplate(jinja, NAMED, TOKENS)
+    messages = conversation("a", "b", "c", "d")
+    assert trained(own.render(messages)) == ["b<|end|>\n", "d<|end|>\n"]
+    messages[3]["reasoning_content"] = "why"
+    assert trained(own.render(messages)) == ["b<|end|>\n", "why</think>d<|end|>\n"]
+
+
+def test_reasoning_before_the_answer_has_a_header_of_its_own() -> None:
+    messages = [*conversation("a", "b", "c", "d")]
+    messages[3]["thinking"] = "why"
+    assert trained(template("gptoss").render(messages))[1].startswith(
+        "<|channel|>analysis<|message|>why<|end|>"
+    )
+
+
+def test_results_of_tools_that_name_them_are_not_trained() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "add", "content": "RESULT"},
+        {"role": "assistant", "content": "It is 2."},
+    ]
+    called, _ = trained(template("gptoss").render(messages))
+    assert called.endswith("<|call|>")
+
+
+def test_a_known_kind_of_conversation_is_accepted_without_the_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = template("qwen3")
+    for text in ("a", "b"):
+        own.check(Chat(tuple(conversation("Q", text)), (True,), 1))
+    monkeypatch.setattr(ChatTemplate, "_rendered", None)
+    own.check(Chat(tuple(conversation("Q", "another")), (True,), 1))
+    # A task that comes to a process finds what the one before it has learnt.
+    assert pickle.loads(pickle.dumps(own)) is pickle.loads(pickle.dumps(own))
+    assert pickle.loads(pickle.dumps(own)) == own

@@ -226,3 +226,17 @@ def test_a_within_that_is_no_number_from_0_to_1_is_refused(within):
 def test_bad_input_is_named(tokens, traits, weights, message):
     with pytest.raises(InputError, match=message):
         document_items(tokens, traits, weights)
+
+
+def test_lengths_of_all_tokens_make_the_coarse_bins():
+    """Tokens that shares are of may be few of a long document's."""
+    counted, lengths = np.full(100, 5), np.arange(1, 101)
+    by_tokens, by_lengths = (
+        document_items(counted, {"cluster": np.zeros(100, int)}, lengths=given) for given in (None, lengths)
+    )
+    assert (by_tokens.groups == 2).sum() == 1
+    assert (by_lengths.groups == 2).sum() == 16
+    in_tokens = by_lengths.counts[:, by_lengths.groups == 0]
+    assert in_tokens.sum() == counted.sum()
+    with pytest.raises(InputError, match="lengths"):
+        document_items(counted, {"cluster": np.zeros(100, int)}, lengths=lengths[:9])

@@ -19,6 +19,7 @@ from dagster_divorder.core.packing import (
     related,
     sequence_counts,
 )
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import packing as slow
@@ -180,6 +181,27 @@ def test_sequence_counts_equal_their_twin(method, runs, sequence_length, values)
     assert counts.has_canonical_format
 
 
+@every_method
+@given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 99))
+@laws
+def test_counts_of_some_tokens_equal_their_twin(method, runs, sequence_length, seed):
+    """Those inside spans of a document are counted, in whatever sequence they lie."""
+    packed, random = packed_by(method, runs, sequence_length), np.random.default_rng(seed)
+    ends = np.sort(random.choice(140, 2 * random.integers(0, 20), replace=False))
+    spans = Spans(ends[::2], ends[1::2])
+    inside = {at for first, last in zip(spans.first, spans.last, strict=True) for at in range(first, last)}
+    codes = random.integers(0, 3, len(runs))
+    counts, _ = sequence_counts(
+        packed, {"cluster": codes}, {"cluster": 3}, spans.within(packed.start, packed.length)
+    )
+    tokens = [[token for token in sequence if token[1] in inside] for sequence in tokens_in(packed)]
+    assert_array_equal(counts.toarray(), np.array(slow.counts(tokens, codes, 3)).reshape(-1, 3))
+    assert counts.sum() == sum(len(inside & set(range(start, start + length))) for _, start, length in runs)
+    # A sequence without a counted token keeps its values.
+    whole, _ = sequence_counts(packed, {"cluster": codes}, {"cluster": 3})
+    assert_array_equal(counts.indices, whole.indices)
+
+
 @given(data=st.data(), points=st.integers(0, 12))
 @laws
 def test_the_path_equals_its_twin(data, points):
@@ -311,6 +333,11 @@ VECTORS = np.ones((2, 3), np.float32)
         pytest.param(lambda: pack(GOOD, sequence_length=0), "sequence_length is 0", id="sequence_length"),
         pytest.param(lambda: pack(GOOD, sequence_length=4, seed=-1), "seed is -1", id="seed"),
         pytest.param(lambda: cut(GOOD, 0), "piece_tokens is 0", id="piece_tokens"),
+        pytest.param(
+            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0, 0]}, {"a": 1}, [1]),
+            "counted",
+            id="counted",
+        ),
         pytest.param(lambda: pack(GOOD, method="related", sequence_length=4), "labels", id="no labels"),
         pytest.param(
             lambda: pack(GOOD, method="related", sequence_length=4, labels=[0], vectors=VECTORS),

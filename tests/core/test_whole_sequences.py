@@ -87,6 +87,28 @@ def test_it_equals_windows_laid_out_token_by_token(sequences, batch, data):
     assert seam.mean_tv == pytest.approx(np.mean([one[:, 1].mean() for one in expected]), abs=1e-9)
 
 
+@given(sequences=sequences_of, batch=st.integers(1, 4), data=st.data())
+@laws
+def test_tokens_that_do_not_count_are_none(sequences, batch, data):
+    """Counted tokens measure as a plan of these alone does, and a window without any deviates by 0."""
+    packed, codes = plan(sequences)
+    counted = np.array([data.draw(st.integers(0, length)) for length in packed.length.tolist()])
+    found = measure_packed(
+        packed, np.arange(len(packed)), {"cluster": codes}, {"cluster": VALUES},
+        batch=batch, whole=True, counted=counted,
+    )  # fmt: skip
+    assert found.tokens == counted.sum()
+    sums = np.zeros((len(packed), VALUES), int)
+    np.add.at(sums, (np.repeat(np.arange(len(packed)), np.diff(packed.indptr)), codes), counted)
+    p = sums.sum(axis=0) / max(1, sums.sum())
+    expected = []
+    for first in range(len(packed) // batch):
+        window = sums[first * batch : (first + 1) * batch].sum(axis=0)
+        expected.append(np.abs(window / window.sum() - p).sum() / 2 if window.any() else 0.0)
+    assert_allclose(found.batch_tv["cluster"], expected, atol=1e-9)
+    assert all(np.isfinite(row["value"]) for row in found.rows())
+
+
 def test_a_batch_of_short_records_is_as_many_records_as_one_of_long_ones():
     """Windows of tokens would call these alternating records even: a batch of four has two of each."""
     sequences = [[(100, 0)], [(1, 1)]] * 32

@@ -49,7 +49,9 @@ def ids(directory: Path, tools: tuple[Any, ...] | None = None) -> list[int]:
     """Ids by the fastest way, which are those of all ways."""
     template = chat_template(directory, None)
     documents = pa.array([as_document(Chat(MESSAGES, (True,), 1, tools)).decode()] * 3, pa.large_string())
-    by_way = [ChatEncoder(directory, template, way).encode(documents)["ids"].tolist() for way in get_args(Way)]
+    by_way = [
+        ChatEncoder(directory, template, way).encode(documents)["ids"].tolist() for way in get_args(Way)
+    ]
     assert by_way[0] == by_way[1] == by_way[2]
     return by_way[0][: len(by_way[0]) // 3]
 
@@ -88,7 +90,13 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {
             "chat_template": SPAN,
             "added_tokens_decoder": {
-                "257": {"content": "<|e|>", "lstrip": True, "rstrip": True, "normalized": False, "special": True}
+                "257": {
+                    "content": "<|e|>",
+                    "lstrip": True,
+                    "rstrip": True,
+                    "normalized": False,
+                    "special": True,
+                }
             },
         },
         {},
@@ -136,7 +144,7 @@ def test_what_cannot_be_used_is_refused(
     files(checkpoint, contents)
     with pytest.raises(InputError, match=message.replace("|", r"\|")):
         chat_template(checkpoint, None)
-    with pytest.raises(InputError, match="chats.template: .*cannot be read"):
+    with pytest.raises(InputError, match=r"chats.template: .*cannot be read"):
         chat_template(checkpoint, checkpoint / "gone.jinja")
 
 

@@ -109,7 +109,12 @@ def test_labels_are_those_of_the_documents(
     assert [row for file in files for row in pq.read_table(file)["labels"].to_pylist()] == expected
     trained = sum(label != -100 for row in expected for label in row)
     manifest = read_export_manifest(folder / "parquet")
-    assert manifest["loss_mask"] == {"train_on": train_on, "trained_tokens": trained}
+    assert manifest["loss_mask"] == {
+        "train_on": train_on,
+        "trained_tokens": trained,
+        "untrained_rows": sum(set(row) == {-100} for row in expected),
+    }
+    assert manifest["columns"] == ["labels"]
     assert 0 < trained < manifest["tokens"]
     padded = [row + [-100] * (64 - len(row)) for row in expected]
     for name in ("parquet", "olmo"):

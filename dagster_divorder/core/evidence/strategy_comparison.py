@@ -22,11 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.measure import Diversity, measure_packed
 from dagster_divorder.core.measure.distinct import distinct_clusters, summarize
+from dagster_divorder.core.measure.packed import RunCounter
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import Feature, Stationarity, sampled_places, stationarity
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.order.strategies import STRATEGIES
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
 
 Result = TypeVar("Result")
@@ -84,6 +86,7 @@ def compare_strategies(
     weights: Mapping[str, float] | None = None,
     within: float = 1.0,
     packs: bool = True,
+    count: RunCounter | None = None,
     seed: int = 0,
     options: Callable[[str], Mapping[str, Any]] = lambda strategy: {},
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
@@ -97,6 +100,7 @@ def compare_strategies(
         equally.
     within: see `core.order.items.document_items`.
     packs: whether a sequence may hold several documents.
+    count: gives the tokens of runs that shares are of, where that is not all; windows are then whole sequences.
     options: strategy -> its options.
     vectors: from a plan to its sequences' vectors (`core.packing.coordinates.add_directions`), for strategies that use
         them.
@@ -105,8 +109,13 @@ def compare_strategies(
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch}
     lengths = np.asarray(tokens, np.int64)
-    items = document_items(lengths, balanced, weights, within=within)
+    tokens_of = count or (lambda runs: runs.length)
+    counted = tokens_of(Pieces(np.arange(len(lengths)), np.zeros_like(lengths), lengths))
     for document_strategy in documents:
+        fills = "sequence_length" in STRATEGIES[document_strategy].reads
+        items = document_items(
+            lengths if fills else counted, balanced, weights, within=within, lengths=lengths
+        )
         laid, document_cost = _order(
             items, document_strategy, {**arguments, **options(document_strategy)}, meter
         )
@@ -115,17 +124,19 @@ def compare_strategies(
             method="concat" if packs else "none",
             sequence_length=sequence_length,
         )
-        counts, groups = sequence_counts(packed, balanced, n_values)
+        counts, groups = sequence_counts(packed, balanced, n_values, tokens_of(packed))
         full = len(packed) - int(packs and len(packed) > 0 and packed.padding[-1] > 0)
         flush = summarize(
             distinct_clusters(laid, lengths, traits["cluster"], sequence_length, packer="flush")
         )
-        every = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        laid_items = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        if (counted < lengths).any():
+            laid_items = with_all_tokens(laid_items, packed, balanced, n_values)
         sums = None
         if vectors:
             sums = vectors(packed)
-            every = with_coordinates(every, packed, sums)
-        rows = every.part(0, full)
+            laid_items = with_coordinates(laid_items, packed, sums)
+        rows = laid_items.part(0, full)
         for sequence_strategy in sequences:
             ordered, sequence_cost = _order(
                 rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
@@ -135,9 +146,18 @@ def compare_strategies(
                 document_strategy,
                 sequence_strategy,
                 replace(
-                    measure_packed(packed, whole, traits, n_values, batch=batch, whole=not packs), flush=flush
+                    measure_packed(
+                        packed,
+                        whole,
+                        traits,
+                        n_values,
+                        batch=batch,
+                        whole=count is not None or not packs,
+                        counted=tokens_of(packed),
+                    ),
+                    flush=flush,
                 ),
-                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed)
+                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed, count)
                 if drift
                 else None,
                 document_cost,
@@ -171,9 +191,11 @@ def _drift(
     vectors: NDArray[np.int64] | None,
     batch: int,
     seed: int,
+    count: RunCounter | None,
 ) -> Stationarity:
     sample = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
-    features = list(sequence_features(SequenceRuns.of(packed, sample, tokens), traits, tokens, balanced))
+    runs = SequenceRuns.of(packed, sample, tokens, count)
+    features = list(sequence_features(runs, traits, tokens, balanced))
     if vectors is not None:
         features.append(Feature("vectors", "vector", vectors[sample]))
     return stationarity(features, len(sample), batch=batch, seed=seed)

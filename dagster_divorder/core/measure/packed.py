@@ -5,7 +5,7 @@ Letters: Q runs, S sequences, E epochs, N documents. A run has its document's tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.measure.diversity import Diversity, measure
 from dagster_divorder.core.measure.stream import indices_in
 from dagster_divorder.core.order import Targets
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.core.rows import row_entries
 
 
@@ -70,6 +70,10 @@ class ReadRuns:
     start: NDArray[np.int64]
     length: NDArray[np.int64]
     indptr: NDArray[np.int64]
+
+
+RunCounter = Callable[[Pieces | PackedSequences | ReadRuns], NDArray[np.int64]]
+"""Gives the tokens of each run that shares are of, int64 (Q,)."""
 
 
 def sequences_stream(packed: PackedSequences, order: ArrayLike) -> ReadRuns:

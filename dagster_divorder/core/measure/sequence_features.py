@@ -6,7 +6,7 @@ Cost: O(Q log Q).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.measure.packed import ReadRuns, sequences_stream
+from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, sequences_stream
 from dagster_divorder.core.measure.stationarity import TENTHS, Feature, distances_from_whole
 from dagster_divorder.core.packing import PackedSequences
 
@@ -41,7 +41,7 @@ class SequenceRuns(ReadRuns):
         packed: PackedSequences,
         order: ArrayLike,
         tokens: ArrayLike,
-        count: Callable[[ReadRuns], Ints] | None = None,
+        count: RunCounter | None = None,
     ) -> SequenceRuns:
         """The sequences of `order`, int (S,), in that order, without end-of-text tokens. tokens: (N,), of each document
         without them. count: gives the tokens of runs that mixes and means are of, by default all."""

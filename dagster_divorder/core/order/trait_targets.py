@@ -34,8 +34,10 @@ def document_targets(tables: Tables, traits: Traits, names: Sequence[str], items
 
 
 def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:
-    """Targets for sequences, whose groups are the traits in tokens; None without a table. Raises as above."""
-    return _targets(tables, traits, names, items) if tables else None
+    """Targets for sequences, whose groups are the traits in tokens that shares are of, and then in all where these are
+    others; None without a table. Raises as above."""
+    group_traits = [*names, *names][: len(items.weights)]
+    return _targets(tables, traits, group_traits, items) if tables else None
 
 
 def trait_targets(tables: Tables, traits: Traits) -> dict[str, Targets]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.checks import positive, whole_numbers
 from dagster_divorder.core.packing import best_fit, concat, none, related
 from dagster_divorder.core.packing.consumed import join, remaining
-from dagster_divorder.core.packing.counts import sequence_counts
+from dagster_divorder.core.packing.counts import sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.parts import in_parts
 from dagster_divorder.core.packing.pieces import (
     Ints,
@@ -42,6 +42,7 @@ __all__ = [
     "packing_report",
     "remaining",
     "sequence_counts",
+    "with_all_tokens",
 ]
 
 METHODS: dict[str, Callable[[PackingProblem], PackedSequences]] = {

@@ -9,6 +9,7 @@ Cost: O(Q log of the runs a sequence) a trait; 16 bytes a run and trait. Librari
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,11 @@ from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+    from dagster_divorder.core.order.items import Items
+
+LEAST_SCALE = 1e-3
+"""It keeps the weight of every trait above the least that an order takes."""
 
 
 def sequence_counts(
@@ -59,6 +65,26 @@ def sequence_counts(
         blocks.append(block)
     sizes = [n_values[name] for name in codes]
     return hstack(blocks, format="csr"), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+def with_all_tokens(
+    items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
+) -> Items:
+    """Items that count some of the tokens of sequences, with as many groups more: the same traits in all tokens.
+
+    items: of `sequence_counts` with `counted`, a group for each of `codes`. A trait weighs as much in all tokens as in
+    those that count, but no less than LEAST_SCALE of its weight.
+    """
+    from scipy.sparse import hstack
+
+    whole, groups = sequence_counts(packed, codes, n_values)
+    scale = max(LEAST_SCALE, (int(items.counts.sum()) / max(1, int(whole.sum()))) ** 2)
+    return replace(
+        items,
+        counts=hstack([items.counts, whole], format="csr"),
+        groups=np.concatenate([items.groups, groups + np.int32(len(codes))]),
+        weights=np.concatenate([items.weights, scale * items.weights]),
+    )
 
 
 def document_codes(packed: PackedSequences, name: str, codes: ArrayLike, n_values: int) -> NDArray[np.int32]:

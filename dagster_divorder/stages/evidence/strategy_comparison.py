@@ -18,7 +18,7 @@ from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
 from dagster_divorder.view.measures import summary_row
@@ -38,7 +38,8 @@ def load_comparison(run: Run) -> list[dict[str, Any]]:
 
 
 def _compare_strategies(run: Run) -> Made:
-    settings, traits = run.settings, load_stream(run).traits
+    settings, stream = run.settings, load_stream(run)
+    traits = stream.traits
     pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
     rows = []
     with run.progress("comparing strategies", pairs, "pairs") as advance:
@@ -53,6 +54,7 @@ def _compare_strategies(run: Run) -> Made:
             weights=settings.order.traits,
             within=settings.order.within,
             packs=settings.packing.packs,
+            count=run_counter(run, stream.view) if settings.masked else None,
             seed=settings.seed,
             options=settings.strategy_options,
             vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
@@ -100,6 +102,8 @@ def _strategy_comparison_settings(settings: Settings) -> dict[str, Any]:
         "traits": settings.order.traits,
         **settings.within_key,
         **({} if settings.packing.packs else {"packs": False}),
+        **({"masked": True} if settings.masked else {}),
+        **settings.counted_key,
         "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "seed": settings.seed,

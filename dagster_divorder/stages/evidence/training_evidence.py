@@ -39,7 +39,7 @@ from dagster_divorder.core.measure.vendi import window_scores
 from dagster_divorder.core.order import order as make_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
@@ -63,7 +63,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
@@ -298,7 +298,11 @@ class _Tokens:
         else:
             balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
             items = document_items(
-                pieces.length, balanced, settings.order.traits, within=settings.order.within
+                run_counter(self.run, self.stream.view)(pieces),
+                balanced,
+                settings.order.traits,
+                within=settings.order.within,
+                lengths=pieces.length,
             )
             order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
         method = _method(settings)
@@ -313,8 +317,12 @@ class _Tokens:
         """The sequences as items to order."""
         settings, traits = self.run.settings, self.stream.traits
         names = sequence_traits(settings.order.traits)
-        counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
+        codes = {name: traits.codes[name] for name in names}
+        tokens = run_counter(self.run, self.stream.view)(plan)
+        counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
+        if traits.trained is not None:
+            items = with_all_tokens(items, plan, codes, traits.sizes())
         if settings.sequence.vectors:
             items = with_coordinates(items, plan, vector_sums(self.run, plan))
         return items

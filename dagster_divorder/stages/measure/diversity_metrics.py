@@ -32,7 +32,13 @@ from dagster_divorder.core.measure import (
     worse_batches,
 )
 from dagster_divorder.core.measure.distinct import distinct_in_sequences
-from dagster_divorder.core.measure.packed import ReadRuns, documents_stream, runs_in_order, sequences_stream
+from dagster_divorder.core.measure.packed import (
+    ReadRuns,
+    RunCounter,
+    documents_stream,
+    runs_in_order,
+    sequences_stream,
+)
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
 from dagster_divorder.core.measure.tables import SHUFFLED, drift_columns, findings, table_rows
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
@@ -54,7 +60,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.mix.repeats import RunCounter, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order

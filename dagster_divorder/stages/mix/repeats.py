@@ -11,7 +11,7 @@ Records that a trainer has consumed (`order.frozen_tokens`) keep the times that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
-from dagster_divorder.core.measure.packed import ReadRuns
+from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
@@ -95,12 +95,8 @@ def load_stream(run: Run) -> TrainingStream:
     return TrainingStream(records, run.view.take(records), traits.take(records))
 
 
-RunCounter = Callable[[Pieces | PackedSequences | ReadRuns], np.ndarray]
-"""Gives the tokens of each run of a view's items that shares are of, int64 (Q,)."""
-
-
 def run_counter(run: Run, view: View) -> RunCounter:
-    """Loads what it needs, so make one for many runs."""
+    """The tokens of runs of a view's items that shares are of. It loads what it needs once, for many calls."""
     mask = load_loss_mask(run) if run.settings.counts_trained else None
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:

@@ -31,6 +31,7 @@ from dagster_divorder.core.packing import (
     packing_report,
     remaining,
     sequence_counts,
+    with_all_tokens,
 )
 from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
@@ -316,7 +317,8 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
 
 
 def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights."""
+    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights. Where shares are
+    of trained tokens, all tokens are balanced beside these: what a batch costs, and what its prompts are about."""
     from scipy.sparse import csr_matrix
 
     arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
@@ -329,10 +331,15 @@ def load_sequence_items(run: Run, traits: Traits) -> Items:
     sizes = [traits.sizes()[name] for name in wanted]
     if len(columns) < counts.shape[1] or (np.diff(columns) != 1).any():
         counts = counts[:, columns]
-    return Items(
+    items = Items(
         counts=counts,
         groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
         weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
+    )
+    if traits.trained is None:
+        return items
+    return with_all_tokens(
+        items, load_packed(run), {name: traits.codes[name] for name in wanted}, traits.sizes()
     )
 
 
@@ -455,7 +462,7 @@ PACKED_SEQUENCES = WholeCorpus(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice.",
+            "trained on twice. Left out are only those that packing.too_long and the loss mask name.",
             check=_no_token_lost,
             blocking=True,
         ),

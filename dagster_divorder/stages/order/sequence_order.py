@@ -205,6 +205,7 @@ def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
         "epochs": sequence.epochs,
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
+        **settings.counted_key,
     }
 
 

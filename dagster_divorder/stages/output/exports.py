@@ -19,7 +19,9 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder import __version__
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -224,8 +226,7 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens, mask = run.settings, rows.stored, {}
     if rows.trained:
-        trained = int((rows.trained.last - rows.trained.first).sum())
-        mask = {"loss_mask": {"train_on": settings.chats.train_on, "trained_tokens": trained}}
+        mask = {"loss_mask": {"train_on": settings.chats.train_on, **_trained_figures(rows.trained, rows)}}
     return {
         "key": _key(run, format),
         "prefix": f"train-{_tag(run, format)}",
@@ -256,6 +257,15 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         "sequence": settings.sequence.model_dump(),
         "order": settings.order.model_dump(mode="json"),
         "seed": settings.seed,
+    }
+
+
+def _trained_figures(trained: Spans, rows: Rows) -> dict[str, int]:
+    """How many tokens are trained on, and how many rows hold none of them."""
+    with_trained = len(distinct_values(trained.first // rows.length))
+    return {
+        "trained_tokens": int((trained.last - trained.first).sum()),
+        "untrained_rows": len(rows) - with_trained,
     }
 
 

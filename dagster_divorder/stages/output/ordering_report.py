@@ -24,7 +24,7 @@ import numpy as np
 from dagster_divorder.core.measure import cluster_mix
 from dagster_divorder.core.measure.along import binned, quantiles_along
 from dagster_divorder.core.measure.largest import Largest, largest
-from dagster_divorder.core.measure.packed import ReadRuns, runs_in_order
+from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, runs_in_order
 from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.order.trait_targets import warnings_of
 from dagster_divorder.core.order.traits import column_codes
@@ -59,7 +59,6 @@ from dagster_divorder.stages.measure.diversity_metrics import (
 )
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.repeats import (
-    RunCounter,
     TrainingStream,
     load_stream,
     run_counter,

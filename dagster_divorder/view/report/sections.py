@@ -90,7 +90,9 @@ def asked(data: Numbers) -> Section:
             part(
                 "asked",
                 *(data.settings, data.space, data.manifest["k"], data.manifest["input"]["files"]),
-                None if data.trained_tokens is None else percent(data.trained_tokens / data.manifest["tokens"]),
+                None
+                if data.trained_tokens is None
+                else percent(data.trained_tokens / data.manifest["tokens"]),
             )
         ],
     )

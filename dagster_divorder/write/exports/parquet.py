@@ -64,7 +64,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     write = partial(_write_file, columns=options.columns)
     rows.stage(folder, {name: (span, write) for name, span in files.items()})
     stage_trained(rows, folder, options)
-    return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
+    columns = {"columns": list(options.columns)} if options.columns else {}
+    return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()], **columns}
 
 
 def _write_file(

@@ -15,8 +15,9 @@ import pytest
 from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
-from tests.write.exports.made import TAG, Folder, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, masks_of, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,10 @@ LENGTHS = [3, 30, 1, 9, 17, 5, 64, 2, 8, 11, 40]
 LENGTH = 16
 
 
-def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200) -> Path:
+def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200, columns: tuple[str, ...] = ()) -> Path:
     path.mkdir()
     folder = Folder(path)
-    FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes, columns=columns))  # type: ignore[arg-type]
     padded = int((rows.tokens < rows.length).sum())
     manifest = {
         "sequence_length": rows.length,
@@ -36,7 +37,7 @@ def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200) -> Path:
         "files": folder.entries,
     }
     file = export_manifest_file(path)
-    file.parent.mkdir()
+    file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(manifest))
     return path
 
@@ -164,3 +165,90 @@ def test_datasets_reads_every_sequence_in_its_place(tmp_path: Path) -> None:
     assert len(list(path.glob("*.parquet"))) > 2
     assert data["input_ids"][:] == expected(rows)
     assert data["seq_lengths"][:] == [[len(ids) for _, _, ids in runs] for runs in runs_of(rows)]
+
+
+def sft_trainer(path: Path, **config: Any) -> Any:
+    """TRL's trainer of a tiny model over an export in Parquet, in the order of its rows."""
+    trl = pytest.importorskip("trl")
+    from datasets import load_dataset
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size"), 8)
+    heads = dict.fromkeys(("num_attention_heads", "num_hidden_layers"), 1)
+    return trl.SFTTrainer(
+        model=LlamaForCausalLM(LlamaConfig(vocab_size=1000, **sizes, **heads)),
+        args=trl.SFTConfig(
+            output_dir=str(path / "out"),
+            train_sampling_strategy="sequential",
+            max_length=None,
+            per_device_train_batch_size=2,
+            bf16=False,
+            use_cpu=True,
+            report_to="none",
+            **config,
+        ),
+        train_dataset=load_dataset("parquet", data_dir=str(path), split="train", cache_dir=f"{path}-cache"),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        (("labels",), {}),
+        (("assistant_masks",), {}),
+        (("completion_mask",), {"completion_only_loss": True}),
+        (tuple(COLUMNS), {}),
+    ],
+    ids=["labels", "assistant_masks", "completion_mask", "all columns"],
+)
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+@pytest.mark.parametrize("form", ["plain", "flattened"])
+def test_labels_of_trl_are_those_of_the_mask(
+    form: str, method: str, columns: tuple[str, ...], options: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = rows_of(LENGTHS, length=LENGTH, method=method, index=False, masked=True)
+    path = written("parquet", tmp_path / "export", rows, shard_bytes=1 << 20, columns=columns)
+    trainer = sft_trainer(path, packing=False, padding_free=form == "flattened", **options)
+    batches = list(trainer.get_train_dataloader())
+    assert len(batches) == -(-len(rows) // 2)
+    for at, batch in enumerate(batches):
+        ids, labels = [], []
+        for runs, mask in zip(
+            runs_of(rows)[2 * at : 2 * at + 2], masks_of(rows)[2 * at : 2 * at + 2], strict=True
+        ):
+            tokens = [token for _, _, run in runs for token in run]
+            row = [token if trained else -100 for token, trained in zip(tokens, mask, strict=True)]
+            if form == "flattened":
+                # No token of the same document comes before the first.
+                for begin in np.cumsum([0, *(len(run) for _, _, run in runs[:-1])]).tolist():
+                    row[begin] = -100
+            ids.append(tokens)
+            labels.append(row)
+        longest = max(map(len, ids))
+        if form == "flattened":
+            ids, labels = (
+                [[token for row in ids for token in row]],
+                [[label for row in labels for label in row]],
+            )
+            longest = len(ids[0])
+        assert batch["input_ids"].tolist() == [row + [0] * (longest - len(row)) for row in ids]
+        assert batch["labels"].tolist() == [row + [-100] * (longest - len(row)) for row in labels]
+
+
+def test_the_flattened_form_of_the_reader_is_trls(tmp_path: Path) -> None:
+    from dagster_divorder.torch import SequenceDataset
+    from tests.readers.made import write_export
+
+    corpus = {"lengths": LENGTHS, "length": LENGTH, "method": "best_fit", "masked": True}
+    write_export(tmp_path / "parquet", "parquet", corpus, columns=("labels",))
+    dataset = SequenceDataset(tmp_path / "parquet", form="flattened")
+    trainer = sft_trainer(tmp_path / "parquet", packing=False, padding_free=True)
+    for at, batch in enumerate(trainer.get_train_dataloader()):
+        ours = dataset.__getitems__(range(2 * at, min(2 * at + 2, len(dataset))))
+        for name in ("input_ids", "labels", "position_ids", "cu_seq_lens_q", "seq_idx"):
+            assert batch[name].tolist() == ours[name].tolist()

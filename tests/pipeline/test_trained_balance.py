@@ -1,0 +1,211 @@
+"""Orders of conversations balance the tokens that are trained on; what else is balanced of conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from numpy.testing import assert_array_equal
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.mix.repeats import load_sources, load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask, trained_tokens
+from tests.conftest import TOPICS, topic_text, write_jsonl
+
+Make = Callable[..., Settings]
+SILENT_WEIGHT = {"weight": 0}
+TOPIC_NAMES = sorted(TOPICS)
+
+
+def chat(number: int, **last: Any) -> dict[str, Any]:
+    """A conversation of a source: those of `long` ask much and answer little, those of `short` the reverse."""
+    asks, answers = (40, 5) if number % 2 else (5, 40)
+    messages: list[dict[str, Any]] = []
+    for turn in range(1 + number % 3):
+        messages.append(
+            {"role": "user", "content": topic_text(TOPIC_NAMES[number % 4], 2 * number + turn, asks)}
+        )
+        messages.append(
+            {"role": "assistant", "content": topic_text(TOPIC_NAMES[number % 4], 7 * number + turn, answers)}
+        )
+    messages[-1] |= last
+    return {"messages": messages, "source": "long" if number % 2 else "short", "turns": "mine"}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", [chat(number) for number in range(120)])
+
+
+def settings_of(make: Make, **sections: Any) -> Settings:
+    inputs = {"format": "messages", "source_field": "source"}
+    return make(**({"input": inputs} | sections))
+
+
+def run(settings: Settings, *stages: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, *(stages or ("sequence_order",))))
+    return open_run(settings)
+
+
+def trained_places(left: Run) -> list[np.ndarray]:
+    """The trained tokens of each record, bool (length,), one span at a time."""
+    mask, rows = load_loss_mask(left), left.view.document_row
+    assert mask is not None
+    trained = np.zeros(mask.begins[-1], bool)
+    for first, last in zip(mask.trained.first, mask.trained.last, strict=True):
+        trained[first:last] = True
+    return [trained[mask.begins[row] : mask.begins[row + 1]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"method": "best_fit"},
+        {"method": "none"},
+        {"method": "concat", "end_of_text": True},
+        {"method": "concat", "piece_tokens": 30},
+    ],
+    ids=lambda packing: "-".join(map(str, packing.values())),
+)
+def test_rows_of_sequences_count_what_is_trained_on(make_settings: Make, corpus: Path, packing: dict) -> None:
+    left = run(settings_of(make_settings, packing=packing))
+    packed, traits, places = load_packed(left), load_stream(left).traits, trained_places(left)
+    clusters = traits.codes["cluster"]
+    expected = np.zeros((len(packed), traits.sizes()["cluster"]), int)
+    for sequence in range(len(packed)):
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            document, start = packed.document[at], packed.start[at]
+            inside = places[document][start : start + packed.length[at]]
+            expected[sequence, clusters[document]] += inside.sum()
+    items = load_sequence_items(left, traits)
+    assert_array_equal(items.counts[:, items.groups == 0].toarray(), expected)
+    assert expected.sum() <= trained_tokens(left).sum() < load_packed(left).length.sum()
+
+
+def test_all_tokens_are_counted_on_request(make_settings: Make, corpus: Path) -> None:
+    counted = {}
+    for balance in ("trained", "all"):
+        left = run(settings_of(make_settings, chats={"balance": balance}))
+        traits, packed = load_traits(left), load_packed(left)
+        items = load_sequence_items(left, traits)
+        counted[balance] = items.counts[:, items.groups == 0].sum()
+        # Beside the trained ones the order balances all tokens, each trait as much.
+        assert items.groups.max() == (3 if balance == "trained" else 1)
+        of_all = items.counts[:, items.groups == (2 if balance == "trained" else 0)]
+        assert_array_equal(np.asarray(of_all.sum(axis=1)).ravel(), packed.tokens)
+        scale = (counted[balance] / packed.length.sum()) ** 2
+        assert items.weights.tolist() == pytest.approx([1, 1, scale, scale][: len(items.weights)])
+        tokens = trained_tokens(left) if balance == "trained" else traits.tokens
+        assert_array_equal(traits.counted, tokens)
+    assert 0 < counted["trained"] < counted["all"]
+
+
+def test_turns_and_lengths_are_traits(make_settings: Make, corpus: Path) -> None:
+    weights = dict.fromkeys(["cluster", "turns", "prompt_length", "answer_length"], 1.0)
+    left = run(settings_of(make_settings, order={"traits": weights}))
+    traits, answers = load_traits(left), answer_tokens(left)
+    records = [json.loads(line) for line in corpus.read_bytes().splitlines()]
+    turns = np.array([len(record["messages"]) for record in records])
+    for numbers, trait in (
+        (turns, "turns"),
+        (answers, "answer_length"),
+        (traits.tokens - answers, "prompt_length"),
+    ):
+        codes = traits.codes[trait]
+        assert (np.diff(codes[np.argsort(numbers, kind="stable")]) >= 0).all()
+        assert len(np.unique(codes)) == (3 if trait == "turns" else 5)
+    assert_array_equal(answers, [places.sum() for places in trained_places(left)])
+
+
+def test_answers_are_counted_where_all_is_trained_on(make_settings: Make, corpus: Path) -> None:
+    """Else the prompt of every conversation were empty."""
+    left = run(settings_of(make_settings, chats={"train_on": "all"}))
+    assert load_loss_mask(left) is None
+    assert load_traits(left).trained is None
+    answers, tokens = answer_tokens(left), load_traits(left).tokens
+    assert ((answers > 0) & (answers < tokens)).all()
+
+
+def test_fields_of_texts_keep_such_names(make_settings: Make, tmp_path: Path) -> None:
+    records = [
+        {"text": topic_text(TOPIC_NAMES[number % 4], number, 20), "turns": f"kind {number % 2}"}
+        for number in range(60)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    left = run(make_settings(order={"traits": {"turns": 1.0}}))
+    assert set(load_traits(left).names["turns"]) == {"kind 0", "kind 1"}
+    with pytest.raises(InputError, match="no record has the field 'prompt_length'"):
+        run(make_settings(order={"traits": {"prompt_length": 1.0}}))
+
+
+def test_a_conversation_without_trained_tokens_breaks_nothing(make_settings: Make, tmp_path: Path) -> None:
+    """Its last answer has the weight 0, and only last answers are trained on."""
+    chats = [chat(3 * number + 1, **(SILENT_WEIGHT if number % 4 == 0 else {})) for number in range(80)]
+    write_jsonl(tmp_path / "docs.jsonl", chats)
+    settings = settings_of(
+        make_settings,
+        chats={"train_on": "last"},
+        packing={"method": "none"},
+        sequence={"length": 256, "batch": 2},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "turns": 1.0, "answer_length": 1.0}},
+    )
+    left = run(settings, "curated_output")
+    silent = trained_tokens(left) == 0
+    assert silent.sum() == 20
+    assert (answer_tokens(left)[silent] == 0).all()
+    metrics = load_metrics(left)["sequences"]
+    assert metrics["tokens"] == trained_tokens(left).sum()
+    assert np.isfinite(orjson.loads(orjson.dumps(metrics["prefix"]["mean"])))
+
+
+def test_shares_of_a_mix_are_of_trained_tokens(make_settings: Make, corpus: Path) -> None:
+    settings = settings_of(make_settings, mixing={"trait": "source", "weights": {"long": 0.5, "short": 0.5}})
+    left = run(settings)
+    stream = load_stream(left)
+    of_source = np.bincount(stream.traits.codes["source"], stream.traits.counted)
+    assert of_source.max() / of_source.sum() == pytest.approx(0.5, abs=0.01)
+    in_tokens = np.bincount(stream.traits.codes["source"], stream.traits.tokens)
+    assert in_tokens.max() / in_tokens.sum() > 0.6
+    assert sum(row["tokens trained on"] for row in load_sources(left)) == of_source.sum()
+
+
+def test_trained_tokens_of_batches_are_nearer_to_the_mix(make_settings: Make, tmp_path: Path) -> None:
+    """Beside an order that counts all tokens, which conversations of equal length have whatever the answer's."""
+    random, records = np.random.default_rng(0), []
+    for number in range(240):
+        asks, answers = (40, 5) if random.random() < 0.5 else (5, 40)
+        said = [topic_text("sea", 2 * number + at, words) for at, words in enumerate((asks, answers))]
+        roles = zip(("user", "assistant"), said, strict=True)
+        messages = [{"role": role, "content": content} for role, content in roles]
+        records.append({"messages": messages, "source": "ab"[number % 2]})
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    deviations = {}
+    for balance in ("trained", "all"):
+        settings = settings_of(
+            make_settings,
+            chats={"balance": balance},
+            packing={"method": "none"},
+            order={"traits": {"source": 1.0}},
+            sequence={"length": 512, "batch": 8, "vectors": 0},
+        )
+        left = run(settings)
+        documents = load_packed(left).document[load_sequence_order(left)[0]].reshape(-1, 8)
+        of_a, trained = load_stream(left).traits.codes["source"] == 0, trained_tokens(left)
+        share = trained[of_a].sum() / trained.sum()
+        of_batch = (trained * of_a)[documents].sum(axis=1) / trained[documents].sum(axis=1)
+        deviations[balance] = np.abs(of_batch - share).mean()
+    assert deviations["trained"] < 0.5 * deviations["all"]
