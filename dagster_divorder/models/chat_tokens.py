@@ -299,7 +299,7 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
+    text, spans, _ = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]
