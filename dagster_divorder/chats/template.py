@@ -80,7 +80,7 @@ SEARCHES = {
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
-REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message that hold what the model thinks before it answers."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
@@ -262,7 +262,9 @@ class ChatTemplate:
                     f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
                     "a template that writes tool calls"
                 )
-            if unread := [name for name in REASONING if message.get(name) and name not in self.template]:
+            # transformers gives a template the reasoning under the first two names, whatever its own.
+            unread = [name for name in REASONING if message.get(name) and name not in self.template]
+            if unread and not any(name in self.template for name in REASONING[:2]):
                 raise InputError(
                     f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
                 )
@@ -560,10 +562,12 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        as_given = _in_parts if self._takes_parts else dict
+        # As in transformers, templates do not see what is null.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        given = [_in_parts(message) for message in given] if self._takes_parts else given
         try:
             return render_jinja_template(
-                [[as_given(message) for message in messages]],
+                [given],
                 tools=tools,
                 chat_template=self.template,
                 **options,

@@ -422,7 +422,9 @@ def test_packed_records_stay_in_the_order_of_the_documents(make: Make) -> None:
 
 def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:
     settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
-    text = str(run_command(settings, details=False))
+    text = str(run_command(settings, details=True))
+    assert "left_out_records (packed_sequences)" in text
+    assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
     assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
     assert "  A trainer that reads 4 records a step has batches " in text
     assert re.search(

@@ -512,3 +512,37 @@ def test_pairs_have_no_evidence_of_this_kind(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, corpus, {}, input={"paths": [str(corpus)], "format": "pairs"})
     with pytest.raises(InputError, match="an input holds pairs, whose loss compares two answers"):
         run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence"))
+
+
+def test_held_out_conversations_whose_answers_are_cut_off_are_not_read(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without a trained token would make the mean over sources no number, after all trainings."""
+    monkeypatch.setattr(stage, "HELD_OUT_SHARE", 1.0)
+    settings = settings_of(
+        tmp_path,
+        chats,
+        {"tokens": 2_000},
+        input={"paths": [str(chats)], "source_field": "source", "format": "messages"},
+        heldout={"documents": str(tmp_path / "valid.jsonl")},
+        sequence={"length": 160, "batch": 4},
+        mixing={"trait": "source"},
+    )
+
+    def chat(source: str, asked: str) -> dict[str, Any]:
+        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "yes"}]
+        return {"messages": turns, "source": source}
+
+    def prepared(*held_out: dict[str, Any]) -> Any:
+        write_jsonl(tmp_path / "valid.jsonl", held_out)
+        return stage._Prepared.of(planned(settings), "nowhere")
+
+    cut_off = chat("long", "wave " * 400)
+    with pytest.raises(InputError, match="no held-out document has a trained token within 1"):
+        prepared(cut_off)
+    some = prepared(cut_off, chat("short", "tide?"))
+    assert some.sources == ["short"]
+    assert "of source long no trained token lies within" in " ".join(some.notes)
+    every = prepared(cut_off, chat("short", "tide?"), chat("long", "wave?"))
+    assert every.sources == ["long", "short"]
+    assert all(every.shared[f"heldout {at}"][2].any() for at in range(2))

@@ -349,7 +349,11 @@ class _Prepared:
         tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
         device = call_on_a_worker(run, find_device)
         vocabulary = run.receipt("base_model").facts["vocabulary"]
-        counts = np.bincount(tokens.ids(tokens.plan)[0].ravel(), minlength=vocabulary)
+        ids, trained = tokens.ids(tokens.plan)
+        counts = np.bincount(ids.ravel(), minlength=vocabulary)
+        if trained:
+            share = (trained.last - trained.first).sum() / tokens.plan.length.sum()
+            notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
         classes, class_count = token_classes(evidence.model, counts)
         heldout = _heldout_rows(run, classes, tokens.rows, tokens.length, notes)
         shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
@@ -609,6 +613,17 @@ def _heldout_rows(
     most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
     rows_of = _masked_rows if run.settings.masked else _plain_rows
     heldout = {source: rows_of(run, texts[source], classes, most, length) for source in sorted(texts)}
+    if unread := [source for source, rows in heldout.items() if not rows.shape[1]]:
+        notes.append(
+            f"of the held-out documents of {trait} {', '.join(unread)} no trained token lies within {length:,} tokens: "
+            "nothing is said of it; raise sequence.length"
+        )
+        heldout = {source: rows for source, rows in heldout.items() if rows.shape[1]}
+    if not heldout:
+        raise InputError(
+            f"no held-out document has a trained token within {length:,} tokens; expected one to validate on: raise "
+            "sequence.length or heldout.documents"
+        )
     if not run.settings.heldout.paths:
         without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
         if without:
@@ -640,7 +655,7 @@ def _masked_rows(
     run: Run, texts: Sequence[tuple[Any, ...]], classes: np.ndarray, most: int, length: int
 ) -> np.ndarray:
     """Texts with their trained spans, whole, int32 (3, n, L): as many as tokens fit into `most` rows, but at least one.
-    What is longer than a row is cut."""
+    What is longer than a row is cut, and what then has no trained token to predict is left out."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
     read, spans = zip(*texts, strict=True)
@@ -650,9 +665,14 @@ def _masked_rows(
         load_base_model(run).directory,
     )
     begins, cut = np.cumsum(lengths) - lengths, np.minimum(lengths, length)
-    count = max(1, int(np.searchsorted(np.cumsum(cut), most * length, side="right")))
-    whole = Pieces(np.arange(count), np.zeros(count, np.int64), cut[:count])
-    packed = pack(whole, method="best_fit", sequence_length=length)
+    # Nothing of a document stands before its first token.
+    trained[begins[lengths > 0]] = False
+    before = np.concatenate([[0], np.cumsum(trained)])
+    used = np.flatnonzero(before[begins + cut] > before[begins])
+    used = used[: max(1, int(np.searchsorted(np.cumsum(cut[used]), most * length, side="right")))]
+    if not len(used):
+        return np.zeros((3, 0, length), np.int32)
+    packed = pack(Pieces(used, np.zeros_like(used), cut[used]), method="best_fit", sequence_length=length)
     before = np.cumsum(packed.length) - packed.length
     in_document = np.arange(before[-1] + packed.length[-1]) - before.repeat(packed.length)
     token = begins[packed.document].repeat(packed.length) + in_document
@@ -660,8 +680,7 @@ def _masked_rows(
     place = (row * length + before - before[packed.indptr[row]]).repeat(packed.length) + in_document
     rows = np.zeros((3, len(packed) * length), np.int32)
     rows[0] = -1
-    # Nothing of a document stands before its first token.
-    rows[:, place] = classes[ids[token]], in_document, trained[token] & (in_document > 0)
+    rows[:, place] = classes[ids[token]], in_document, trained[token]
     return rows.reshape(3, -1, length)
 
 
