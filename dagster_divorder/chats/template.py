@@ -565,14 +565,9 @@ class ChatTemplate:
         # As in transformers, templates do not see what is null.
         given = [{name: value for name, value in each.items() if value is not None} for each in messages]
         given = [_in_parts(message) for message in given] if self._takes_parts else given
+        named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
-            return render_jinja_template(
-                [given],
-                tools=tools,
-                chat_template=self.template,
-                **options,
-                **self._named,
-            )
+            return render_jinja_template([given], chat_template=self.template, **named)
         except (TemplateError, *REFUSALS) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
 

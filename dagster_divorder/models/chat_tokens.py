@@ -264,14 +264,18 @@ def _merged(placed: NDArray[np.bool_], fast: Tokens, slow: Tokens) -> Tokens:
     ids[of_fast], ids[~of_fast] = fast.ids, slow.ids
     part = np.concatenate([np.flatnonzero(placed)[fast.part], np.flatnonzero(~placed)[slow.part]])
     order = np.argsort(part, kind="stable")
-    spans = (np.concatenate(pair)[order] for pair in zip(fast[3:], slow[3:], strict=True))
-    return Tokens(ids, lengths, part[order], *spans)
+    first, last, kind = (
+        np.concatenate([getattr(fast, column), getattr(slow, column)])[order]
+        for column in ("first", "last", "kind")
+    )
+    return Tokens(ids, lengths, part[order], first, last, kind)
 
 
 def _held(tokens: Tokens) -> Tokens:
     """Without spans that hold no token."""
     held = tokens.first < tokens.last
-    return Tokens(*tokens[:2], *(column[held] for column in tokens[2:]))
+    of_spans = {column: getattr(tokens, column)[held] for column in ("part", "first", "last", "kind")}
+    return tokens._replace(**of_spans)
 
 
 def _spans_of(
