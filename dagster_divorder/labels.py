@@ -154,19 +154,20 @@ def _sample(run: Run, folder: Path, manifest: Mapping[str, Any]) -> _Sample:
     """The first rows of some row groups, spread over the files."""
     import pyarrow.parquet as pq
 
-    wanted = max(GROUPS, min(SAMPLED_ROWS, SAMPLED_TOKENS // manifest["sequence_length"])) // GROUPS
-    names = sorted(name for name in manifest["files"] if name.endswith(".parquet"))
+    wanted = max(GROUPS, min(SAMPLED_ROWS, SAMPLED_TOKENS // manifest["sequence_length"]))
     groups, begin = [], 0
-    for name in names:
+    for name in sorted(name for name in manifest["files"] if name.endswith(".parquet")):
         file = pq.ParquetFile(folder / name)
         for group in range(file.num_row_groups):
             groups.append((begin, file, group))
             begin += file.metadata.row_group(group).num_rows
-    chosen = np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))
+    # Groups of a few rows are many.
+    count = max(GROUPS, -(-wanted * len(groups) // begin))
+    chosen = np.unique(np.linspace(0, len(groups) - 1, count).astype(int))
     numbers: list[int] = []
     rows: list[Row] = []
     for first, file, group in [groups[number] for number in chosen]:
-        read = file.read_row_group(group)[: wanted * GROUPS // len(chosen)].to_pylist()
+        read = file.read_row_group(group)[: -(-wanted // len(chosen))].to_pylist()
         numbers += range(first, first + len(read))
         rows += read
     positions = Shape.of(manifest, str(folder)).positions()[numbers].tolist()

@@ -281,6 +281,12 @@ class InputBlock:
         return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
 
     @property
+    def has_no_end(self) -> bool:
+        """Whether its completions are texts, behind which no chat template writes a token that ends them."""
+        kinds = [self.fields[name].kinds for name in ("prompt", "completion") if name in self.fields]
+        return self.form == "prompt_completion" and not self.prefers and kinds == [{"text"}] * 2
+
+    @property
     def prefers(self) -> bool:
         """Whether its records say which answers are wanted, so that no sequence may hold several."""
         return self.form == "pairs" or self.label is not None
@@ -626,6 +632,8 @@ path = "{base}/exports"
             return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
         if "text" in forms and len(forms) > 1:
             return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
+        if all(block.has_no_end for block in self.blocks):
+            return "\n[packing]\nend_of_text = true         # after a completion: the model learns to stop\n"
         return ""
 
     def _trait_lines(self) -> str:

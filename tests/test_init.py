@@ -288,6 +288,14 @@ def write_records(path: Path, record: dict[str, Any]) -> None:
         write_jsonl(path, records)
 
 
+@pytest.mark.parametrize(
+    ("shape", "ends"), [("completion", True), ("turns of both", False), ("alpaca", False)]
+)
+def test_completions_that_no_template_ends_get_an_end_of_text(shape: str, ends: bool, tmp_path: Path) -> None:
+    write_records(tmp_path / "docs.jsonl", STRUCTURED[shape][0])
+    assert initialised("docs.jsonl").packing.end_of_text == ends
+
+
 @structured
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
 def test_chats_and_pairs_are_recognised(

@@ -121,6 +121,36 @@ def test_collators_of_transformers_keep_labels_make_their_own_or_refuse(settings
             assert padded["error"] and own["equal"] < own["tokens"]
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"packing": {"end_of_text": True}},
+        {"packing": {"method": "none"}},
+        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
+        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
+        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
+        {"exports": {"shard_bytes": 2000}, "chats": {"train_on": "last"}},
+        {"chats": {"train_on": "completion"}},
+    ],
+    ids=["end of text", "none", "concat", "truncated", "ranks and epochs", "shards, last", "completion"],
+)
+def test_readers_give_the_plans_labels_under_every_setting(
+    sections: dict[str, Any], tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "chats.jsonl", chats(48))
+    exports = {"formats": ("parquet",), "path": tmp_path / "exports", **sections.pop("exports", {})}
+    source = {"paths": (str(tmp_path / "chats.jsonl"),), "format": "messages"}
+    settings = make_settings(input=source, exports=exports, **sections)
+    run_all(settings, Silent())
+    folder = settings.exports.path / "parquet"
+    manifest = load_export(folder)
+    labels = check_labels(open_run(settings), folder, manifest, "dataloader")
+    assert [row.passed for row in labels] == [True, True], labels
+    # Every token of a small export is looked at, in all of its epochs.
+    assert labels[0].tokens == manifest["tokens"] > 1000
+    assert labels[0].apart is None or settings.packing.method != "none"
+
+
 def test_labels_of_an_export_that_is_not_the_plans_are_told_from_them(settings: Settings) -> None:
     """The mask of the store with one span moved: every collator then gives other labels than the plan's."""
     run_all(settings, Silent())

@@ -224,12 +224,13 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=20)
     parser.add_argument("--traits", nargs="*", default=[], help="balanced beside cluster and length")
     parser.add_argument("--methods", nargs="*", default=["best_fit", "none", "concat"])
+    parser.add_argument("--every", type=int, default=1, help="take every n-th record")
     parser.add_argument("--folder", help="kept for another run; by default a temporary one")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = given.folder or stack.enter_context(tempfile.TemporaryDirectory())
         Path(folder).mkdir(exist_ok=True)
-        records = list(conversations(given.corpus, given.label))
+        records = list(conversations(given.corpus, given.label))[:: given.every]
         chats = Path(folder, "chats.jsonl")
         chats.write_text("".join(json.dumps({"messages": record["messages"]}) + "\n" for record in records))
         report(given, folder, chats, [record["label"] for record in records])

@@ -33,7 +33,7 @@ import pyarrow as pa
 from dagster_divorder.chats.document import as_document
 from dagster_divorder.chats.forms import conversation_of_record
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.models.chat_tokens import SELECTED, encode_documents
+from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder, fastest_way
 
 MODULES = """
 argparse base64 bisect calendar collections copy csv datetime difflib fnmatch fractions functools glob gzip hashlib
@@ -138,13 +138,10 @@ def labels_of_trl(
 def labels_of_ours(
     folder: Path, template: Path | None, records: Sequence[Record], form: str, train_on: str
 ) -> list[np.ndarray]:
-    from tokenizers import Tokenizer
-
     documents = [as_document(conversation_of_record(record, form)).decode() for record in records]
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    arrays = encode_documents(
-        pa.array(documents, pa.large_string()), tokenizer, chat_template(folder, template)
-    )
+    rendered = chat_template(folder, template)
+    encoder = ChatEncoder(folder, rendered, fastest_way(folder, rendered, "gigatoken")[0])
+    arrays = encoder.encode(pa.array(documents, pa.large_string()))
     ends = np.cumsum(arrays["lengths"])
     spans = np.split(
         np.column_stack([arrays[name] for name in ("span_first", "span_last", "span_kind")]).astype(int),

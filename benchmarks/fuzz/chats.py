@@ -72,7 +72,8 @@ MERGING = (
     "{% set rest = messages[1:] %}{% else %}{% set before = '' %}{% set rest = messages %}{% endif %}"
     "{% for message in rest %}{% if message['role'] == 'assistant' %}<|im_start|>model\n"
     "{% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}{% else %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') + message['content'] + '<|im_end|>\n' }}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (before if loop.first else '') }}"
+    "{{ message['content'] + '<|im_end|>\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
 FORGETTING = (
@@ -255,6 +256,7 @@ class Chats(History):
         }
         if "pairs" in self.forms:
             packing["method"] = draw.choice(["none", "none", "none", "best_fit"])
+            sections["packing"]["piece_tokens"] = 0
             packing["too_long"] = draw.choice(["truncate", "drop", "truncate", "error", "cut"])
         sections["packing"] |= packing
         sections["sequence"]["length"] = draw.choice([32, 64, 128, 256])
@@ -274,6 +276,9 @@ class Chats(History):
                 ),
             },
         }
+        if "pairs" in self.forms:
+            # A sequence of tokens holds no pair.
+            sections["exports"]["formats"] = draw.choice([(), ("text",)])
         if sections["heldout"]["documents"] is not None and not isinstance(
             sections["heldout"]["documents"], float
         ):
@@ -306,6 +311,12 @@ class Chats(History):
 
     def path(self, block: int) -> Path:
         return self.folder / f"in{block}.{'parquet' if self.parquet else 'jsonl'}"
+
+    def consume(self) -> None:
+        super().consume()
+        if self.consumed and self.sections["packing"]["method"] == "none":
+            # A trainer reads records as sequences: these alone say which.
+            self.consumed = self.consumed._replace(documents=[])
 
     # The laws ------------------------------------------------------------------------------------------------------
 
@@ -363,6 +374,8 @@ class Chats(History):
 
     def check_export(self, plan: pd.DataFrame, sequences: np.ndarray, references: list[Reference]) -> None:
         settings = self.settings()
+        if "parquet" not in settings.exports.formats:
+            return
         files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
         end = read_export_manifest(settings.exports.path / "parquet")["tokenizer"]["end_of_text"]
@@ -526,11 +539,13 @@ class Reader:
 
     def part(self, part: Part) -> Reference:
         text, spans = self.rendered(part)
+        # A control token that is spelled out in a plain text is text.
+        self.offsets.encode_special_tokens = part.messages is None and not part.prompt
         encoding = self.offsets.encode(text, add_special_tokens=False)
         ids = np.array(encoding.ids)
         if part.messages is not None:
             theirs = self.tokenizer.apply_chat_template(
-                part.messages, chat_template=without_marks(self.template), tokenize=True, return_dict=False
+                part.messages, chat_template=self.template, tokenize=True, return_dict=False
             )
             assert ids.tolist() == list(theirs), "the reference differs from itself"
         last = len(spans) - 1

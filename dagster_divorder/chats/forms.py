@@ -181,12 +181,13 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     speaker, content = (turn.get(key) for key in ("role", "content"))
     if len(turn) == 2 and speaker in ROLES and isinstance(content, str):
         return {"role": speaker, "content": content}
-    verb, roles = "has the role", ROLES
+    verb = "has the role"
     if speaker is None and "from" in turn:
-        speaker, verb, roles = turn["from"], "is from", tuple(SPEAKERS)
+        speaker, verb = turn["from"], "is from"
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
-        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {', '.join(roles)}")
+        known = ", ".join(SPEAKERS if verb == "is from" else ROLES)
+        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {known}")
     if turn.get("function_call"):
         raise InputError(f"turn {number} has function_call; write it as tool_calls")
     if turn.get("train_detail"):
@@ -226,9 +227,10 @@ def _calls(value: Any, number: int) -> list[Any]:
     ]
 
 
-def _content(content: Any, number: int, has_calls: bool) -> str:
+def _content(content: Any, number: int, has_calls: bool) -> str | None:
+    """The text of a turn; None beside tool calls alone, which templates tell from an empty one."""
     if content is None and has_calls:
-        return ""
+        return None
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
@@ -246,7 +248,8 @@ def _text(content: Any) -> str | None:
     if not isinstance(content, list) or not content:
         return None
     parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-    return "".join(parts) if all(isinstance(part, str) for part in parts) else None
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else None
 
 
 def _chat(
@@ -291,7 +294,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         if role == "assistant" and not asked:
             raise InputError(f"turn {number} is the assistant's, and nobody has asked before")
         asked = asked or role in ("user", "tool")
-        if not message["content"].strip() and role != "system" and not message.get("tool_calls"):
+        if not (message["content"] or "").strip() and role != "system" and not message.get("tool_calls"):
             raise InputError(f"turn {number} ({role}) is empty")
 
 
@@ -453,7 +456,7 @@ def _side(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _begins_with(side: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> bool:
     if len(asked) == 1:
         # A system prompt may stand before the question.
-        return any(message["content"].strip() == asked[0]["content"].strip() for message in side[:-1])
+        return any((message["content"] or "").strip() == asked[0]["content"].strip() for message in side[:-1])
     return list(side[: len(asked)]) == list(asked)
 
 

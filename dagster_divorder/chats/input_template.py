@@ -70,7 +70,8 @@ def compiled(jinja: str) -> tuple[Template, frozenset[str], bool]:
     # Jinja joins the text of these before it writes it, so that the place of a mark in it is lost.
     joining = (nodes.Macro, nodes.AssignBlock, nodes.FilterBlock, nodes.CallBlock, nodes.For)
     for block in tree.find_all(joining):
-        if any(map(marks, block.body)) and (not isinstance(block, nodes.For) or block.recursive):
+        body: list[nodes.Node] = block.body  # type: ignore[attr-defined]
+        if any(map(marks, body)) and (not isinstance(block, nodes.For) or block.recursive):
             raise InputError(
                 "{% generation %} stands inside a macro, a recursive loop, or a block of set, filter, call or "
                 "generation; write it outside"

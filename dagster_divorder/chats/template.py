@@ -80,7 +80,7 @@ SEARCHES = {
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
-REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message that hold what the model thinks before it answers."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
@@ -262,7 +262,9 @@ class ChatTemplate:
                     f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
                     "a template that writes tool calls"
                 )
-            if unread := [name for name in REASONING if message.get(name) and name not in self.template]:
+            # transformers gives a template the reasoning under the first two names, whatever its own.
+            unread = [name for name in REASONING if message.get(name) and name not in self.template]
+            if unread and not any(name in self.template for name in REASONING[:2]):
                 raise InputError(
                     f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
                 )
@@ -457,13 +459,23 @@ class ChatTemplate:
             through = self._same(text, self._text(messages[: number + 1], tools))
             if through > start:
                 return start, through
-            end = text.find(self._terminator, start) if self._terminator else -1
-            if end < 0:
+            closing = re.compile(_any_of(self._stops | {self._terminator or "\0"})).search(text, start)
+            end = closing.start() if closing else -1
+            if end < 0 or end > self._next_content(text, messages, number, tools):
                 raise InputError(
                     f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
                     "one with {% generation %} marks"
                 )
         return start, end
+
+    def _next_content(
+        self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
+    ) -> int:
+        """Where the text changes if the message behind this one says something else."""
+        if number + 1 == len(messages):
+            return len(text)
+        following = {**messages[number + 1], "content": SENTINEL.format(number + 1)}
+        return _common(text, self._text([*messages[: number + 1], following, *messages[number + 2 :]], tools))
 
     def _closed(self, text: str, end: int) -> int:
         """The end of a turn whose content ends at `end`: after the control tokens that close it."""
@@ -499,37 +511,40 @@ class ChatTemplate:
     @cached_property
     def _terminator(self) -> str | None:
         """The control token behind an answer that another question follows."""
-        return self._first_control(self._between)
+        return self._first_control(self._between("user"))
 
-    @cached_property
-    def _between(self) -> str:
-        """What the template writes between an answer and the next question."""
+    def _between(self, role: str) -> str:
+        """What the template writes between an answer and the next message, which has a role; "" if it takes none."""
         question, answer = SENTINEL.format("q"), SENTINEL.format("a")
-        probe = self._text(
-            [
-                {"role": "user", "content": "a"},
-                {"role": "assistant", "content": answer},
-                {"role": "user", "content": question},
-            ],
-            self._probe_tools,
-        )
-        return probe.partition(answer)[2].partition(question)[0]
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": answer},
+            {"role": role, "content": question},
+        ]
+        try:
+            probe = self._text(messages, self._probe_tools)
+        except InputError:
+            if role == "user":
+                raise
+            return ""
+        between, found, _ = probe.partition(answer)[2].partition(question)
+        return between if found else ""
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
         """Control tokens that close a turn: all but those that begin one."""
-        between = self._between
         opener = self._first_control(self._header)
-        if opener and opener in between:
-            between = between[between.index(opener) :]
-        else:
-            answer = SENTINEL.format("a")
-            last = self._text(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
-                self._probe_tools,
-            )
-            between = self._without_common(between, last.partition(answer)[2])
-        openers = {opener, self._first_control(between), self._named.get("bos_token")}
+        answer = SENTINEL.format("a")
+        ended = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
+        last = self._text(ended, self._probe_tools).partition(answer)[2]
+        openers = {opener, self._named.get("bos_token")}
+        for role in ("user", "system", "tool"):
+            between = self._between(role)
+            if opener and opener in between:
+                between = between[between.index(opener) :]
+            else:
+                between = self._without_common(between, last)
+            openers.add(self._first_control(between))
         closing, opening = (self._control | self._stops) - openers, self._stops & openers
         ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
         # A model that stops by beginning the next turn, as GLM does, learns to do so.
@@ -560,15 +575,12 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        as_given = _in_parts if self._takes_parts else dict
+        # As in transformers, templates do not see what is null.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        given = [_in_parts(message) for message in given] if self._takes_parts else given
+        named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
-            return render_jinja_template(
-                [[as_given(message) for message in messages]],
-                tools=tools,
-                chat_template=self.template,
-                **options,
-                **self._named,
-            )
+            return render_jinja_template([given], chat_template=self.template, **named)
         except (TemplateError, *REFUSALS) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
 

@@ -272,7 +272,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
 
 
 def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Every order, the tables of a selection, and rows of `stage_row`."""
+    """Every order, the tables of a selection and of what packing leaves out, and rows of `stage_row`."""
     from dagster_divorder.pipeline.run import stages_table
     from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
@@ -284,7 +284,7 @@ def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) ->
         TextTable(side_by_side(figures["diversity_metrics"]["summary"]), "all orders"),
         *figures["diversity_metrics"]["findings"],
     ]
-    for stage in ("subset_selection", "set_diversity"):
+    for stage in ("subset_selection", "set_diversity", "packed_sequences"):
         tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
         for name, table in tables.items():
             if isinstance(table, Table) and table.rows:

@@ -1,8 +1,9 @@
 """Conversations as token ids, with the tokens that a model may be trained on.
 
 Letters: n documents, P texts (a pair is two), T tokens, K spans, V ids.
-Guarantee: the ids of `apply_chat_template(tokenize=True)`: control tokens in a text become control tokens. A token
-belongs to a span of characters if it holds one of them.
+Guarantee: the ids of `apply_chat_template(tokenize=True)`: control tokens in a conversation become control tokens. A
+plain text has the ids that it has in a corpus of texts alone. A token belongs to a span of characters if it holds one
+of them.
 Cost: see benchmarks/chats. gigatoken gives no places of tokens: they follow from the bytes of the tokens before. A text
 whose tokens have other bytes than it has itself is tokenised by `tokenizers`.
 Known weakness: so are all texts of a tokenizer that is neither byte-level nor has byte fallback, and those that hold a
@@ -32,11 +33,13 @@ from dagster_divorder.models.checkpoint import TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import (
     Encode,
+    Encoder,
     Engine,
     explained,
     gigatoken_encode,
     in_batches,
     in_utf8,
+    load_encoder,
     load_reference,
     tokenizer_content,
 )
@@ -73,10 +76,12 @@ SPACE, BYTE = "\u2581", re.compile("<0x[0-9A-F]{2}>")
 
 
 class Marked(NamedTuple):
-    """A text as a model reads it, and its spans: characters [first, last) and their kind, rising."""
+    """A text as a model reads it, and its spans: characters [first, last) and their kind, rising. plain: control tokens
+    that it spells out are text, as in a corpus of texts alone; it is one span."""
 
     text: str
     spans: list[tuple[Span, int]]
+    plain: bool = False
 
 
 class Tokens(NamedTuple):
@@ -106,6 +111,10 @@ class ChatEncoder:
             content = {**tokenizer_content(directory), "added_tokens": control_tokens(directory)}
             self._widths, self._composes = _token_bytes(content), "NFC" in _normalizers(content)
             self._fast = gigatoken_encode(content, control=True)
+
+    @cached_property
+    def _texts_encoder(self) -> Encoder:
+        return load_encoder(self._directory, "gigatoken" if self._way == "gigatoken" else "tokenizers")
 
     @cached_property
     def _reference(self) -> Tokenizer:
@@ -157,6 +166,25 @@ class ChatEncoder:
         Raises:
             InputError: a text is not valid Unicode.
         """
+        plain = np.fromiter((part.plain for part in parts), bool, len(parts))
+        if not plain.any():
+            return self._rendered_tokens(parts)
+        of_texts = self._plain_tokens(_chosen(parts, np.flatnonzero(plain)))
+        if plain.all():
+            return of_texts
+        return _merged(~plain, self._rendered_tokens(_chosen(parts, np.flatnonzero(~plain))), of_texts)
+
+    def _plain_tokens(self, parts: Sequence[Marked]) -> Tokens:
+        ids, lengths = self._texts_encoder.encode([part.text for part in parts])
+        lengths = lengths.astype(np.int64)
+        part, first, kind = (
+            np.arange(len(parts)),
+            np.zeros_like(lengths),
+            [part.spans[0][1] for part in parts],
+        )
+        return _held(Tokens(ids.astype(np.uint32), lengths, part, first, lengths, np.array(kind, np.uint8)))
+
+    def _rendered_tokens(self, parts: Sequence[Marked]) -> Tokens:
         texts = in_utf8([part.text for part in parts])
         if self._fast is None:
             return self._by_reference(parts)
@@ -236,14 +264,18 @@ def _merged(placed: NDArray[np.bool_], fast: Tokens, slow: Tokens) -> Tokens:
     ids[of_fast], ids[~of_fast] = fast.ids, slow.ids
     part = np.concatenate([np.flatnonzero(placed)[fast.part], np.flatnonzero(~placed)[slow.part]])
     order = np.argsort(part, kind="stable")
-    spans = (np.concatenate(pair)[order] for pair in zip(fast[3:], slow[3:], strict=True))
-    return Tokens(ids, lengths, part[order], *spans)
+    first, last, kind = (
+        np.concatenate([getattr(fast, column), getattr(slow, column)])[order]
+        for column in ("first", "last", "kind")
+    )
+    return Tokens(ids, lengths, part[order], first, last, kind)
 
 
 def _held(tokens: Tokens) -> Tokens:
     """Without spans that hold no token."""
     held = tokens.first < tokens.last
-    return Tokens(*tokens[:2], *(column[held] for column in tokens[2:]))
+    of_spans = {column: getattr(tokens, column)[held] for column in ("part", "first", "last", "kind")}
+    return tokens._replace(**of_spans)
 
 
 def _spans_of(
@@ -271,7 +303,7 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
+    text, spans, _ = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]
@@ -310,7 +342,8 @@ def parts_of(
         InputError: the template refuses the conversation.
     """
     if isinstance(conversation, str):
-        return [Marked(conversation, [((0, len(conversation)), TRAINED | LAST | COMPLETION)])]
+        kind = TRAINED | LAST | COMPLETION
+        return [Marked(conversation, [((0, len(conversation)), kind)], plain=True)]
     if isinstance(conversation, MarkedText):
         return [
             Marked(conversation.text, [(span, TRAINED | LAST | COMPLETION) for span in conversation.spans])

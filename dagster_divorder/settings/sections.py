@@ -212,8 +212,8 @@ class Chats(_Section):
     """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
     of a prompt, or the last answer; all: every token."""
     balance: Literal["trained", "all"] = "trained"
-    """Which tokens shares are of, in orders, measures and mixing: those that are trained on, or all. Batches are near
-    the mix in these, and as far off as shuffled ones in the others."""
+    """Which tokens shares are of, in orders, measures and mixing. trained: those that are trained on; the order of
+    sequences balances all tokens beside them. all: all tokens, whether or not they are trained on."""
 
 
 class Store(_Section):

@@ -32,7 +32,8 @@ ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content":
 def test_the_form_is_seen_by_the_fields(record: dict[str, Any], form: str | None) -> None:
     assert form_of(record) == form
     if form and not isinstance(record.get("prompt"), str):
-        chat = conversation_of_record(record, form)  # type: ignore[arg-type]
+        chat = conversation_of_record(record, form)
+        assert isinstance(chat, Chat)
         assert [(message["role"], message["content"]) for message in chat.messages] == [
             ("user", "Q"),
             ("assistant", "A"),
@@ -59,7 +60,8 @@ def test_parts_tools_system_and_weights() -> None:
         },
         "messages",
     )
-    assert [message["content"] for message in chat.messages] == ["Q?", "", "4", "A"]
+    assert isinstance(chat, Chat)
+    assert [message["content"] for message in chat.messages] == ["Q?", None, "4", "A"]
     assert chat.messages[1]["tool_calls"] == [call]
     assert (chat.trained, chat.tools, chat.completion) == ((False, True), ({"type": "function"},), 3)
     assert all("train" not in message and "weight" not in message for message in chat.messages)
@@ -67,7 +69,9 @@ def test_parts_tools_system_and_weights() -> None:
         "system": "S",
         "conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}],
     }
-    assert conversation_of_record(shared, "conversations").messages[0] == {"role": "system", "content": "S"}
+    chat = conversation_of_record(shared, "conversations")
+    assert isinstance(chat, Chat)
+    assert chat.messages[0] == {"role": "system", "content": "S"}
 
 
 @pytest.mark.parametrize(
@@ -378,6 +382,6 @@ def test_calls_of_share_gpt_are_tool_calls() -> None:
     assert chat.tools == ({"name": "f"},)
     assert chat.messages[1] == {
         "role": "assistant",
-        "content": "",
+        "content": None,
         "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
     }

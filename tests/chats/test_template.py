@@ -371,11 +371,47 @@ def test_a_header_that_asks_for_reasoning_is_not_trained_and_reasoning_is() -> N
 
 
 def test_reasoning_before_the_answer_has_a_header_of_its_own() -> None:
-    messages = [*conversation("a", "b", "c", "d")]
-    messages[3]["thinking"] = "why"
-    assert trained(template("gptoss").render(messages))[1].startswith(
-        "<|channel|>analysis<|message|>why<|end|>"
+    messages = conversation("a", "b", "c", "d")
+    for name in ("thinking", "reasoning_content", "reasoning"):
+        turns = trained(template("gptoss").render([*messages[:3], {**messages[3], name: "why"}]))
+        assert turns[1].startswith("<|channel|>analysis<|message|>why<|end|>")
+
+
+def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "reasons", "tool_calls": [call]},
+        {"role": "tool", "content": "RESULT"},
+        {"role": "assistant", "content": "A"},
+    ]
+    content = (TEMPLATES / "gptoss.jinja").read_text(encoding="utf-8")
+    control = {*CONTROL.findall(content), "<s>", "</s>"}
+    # The template leaves out reasons before a final answer, so the conversation to the call is no prefix of the whole.
+    with pytest.raises(InputError, match="end of the tool calls in message 2"):
+        ChatTemplate(content, NAMED, control, ["</s>"]).render(messages)
+    called, _ = trained(ChatTemplate(content, NAMED, control, ["</s>", "<|call|>"]).render(messages))
+    assert called.endswith('{"a": 1}<|call|>')
+
+
+def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
+    messages = [*conversation("a", "b"), {"role": "system", "content": "S"}, *conversation("c", "d")]
+    assert trained(template("glm4moe").render(messages))[0].endswith("b")
+
+
+def test_a_null_content_is_none_as_in_transformers() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    jinja = ASKS.replace(
+        "m.content", "(m.content if m.content is defined else 'none') ~ (m.tool_calls | tojson)"
     )
+    messages = [
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    text = (
+        ChatTemplate(jinja.replace("| tojson", "| default('') | tojson"), NAMED, TOKENS).render(messages).text
+    )
+    assert "<|assistant|>none[" in text
 
 
 def test_results_of_tools_that_name_them_are_not_trained() -> None:

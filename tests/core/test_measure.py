@@ -1,6 +1,7 @@
 """Measures of an order: worked examples, laws, and inputs at the edges."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -314,6 +315,16 @@ def test_average_is_the_mean_of_every_number():
     assert_allclose(mean.prefix.l2, np.mean([d.prefix.l2 for d in found], axis=0))
     assert_allclose(mean.coverage, np.mean([d.coverage for d in found]))
     json.dumps(mean.to_dict())
+
+
+def test_orders_that_are_packed_apart_may_differ_by_a_batch():
+    tokens, labels = random_corpus(200, 5)
+    long = measured(np.arange(200), tokens, labels, sequence_length=30)
+    fewer = {trait: replace(errors, batch=errors.batch[:, :-1]) for trait, errors in long.errors.items()}
+    mean = measure.average([long, replace(long, errors=fewer)])
+    ours, theirs = long.errors["cluster"], mean.errors["cluster"]
+    assert theirs.batch.shape == (2, ours.batch.shape[1] - 1)
+    assert measure.compare_errors(ours, theirs)["batch"]["better"] == 0.0
 
 
 def test_average_of_one_order_is_that_order():

@@ -35,6 +35,21 @@ def test_nothing_is_lost_in_any_history(histories: ModuleType, tmp_path: Path) -
     assert runs >= 6 * examples(6)
 
 
+def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
+    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PATH.parent))
+    chats = importlib.import_module("chats")
+    for number in range(1, 1 + examples(4)):
+        try:
+            histories.walk(number, tmp_path, chats.Chats)
+        except Exception as error:
+            script = PATH.with_name("chats.py")
+            raise AssertionError(
+                f"history {number}; python {script} --first {number} --histories 1"
+            ) from error
+
+
 def test_a_beginning_that_moves_is_found(
     histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "order.within": (1.0, 0.0),
     "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related", "none"),
+    "packing.too_long": ("cut", "truncate", "split_turns"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),
     "selection.method": ("none", "random", "spokes", "quality", "semdedup"),

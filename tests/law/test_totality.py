@@ -108,9 +108,11 @@ BY_HAND: dict[str, list[Any]] = {
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
+    "input.template": ["", "\0", "{{ text }}", "{{ nope }}", "{{ text", "{% generation %}{{ text }}"],
     "input.source": ["", "\0", "books"],
     "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
+    "chats.template": ["", "\0", "/dev/null", "nowhere.jinja"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
     "deep.model": ["", "bootstrap", "/dev/null", "no/where", "no/where@main", "no/where@../..", "a@"],
     "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
@@ -122,6 +124,7 @@ BY_HAND: dict[str, list[Any]] = {
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
+    "exports.columns": [[], ["nope"], ["labels"] * 2, ["labels"], ["position_ids", "attention_mask"]],
     "exports.path": ["", ".", "store/exports", "other_exports"],
 }
 

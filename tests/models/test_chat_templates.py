@@ -18,7 +18,7 @@ from dagster_divorder.models.chat_tokens import ChatEncoder, Way, fastest_way
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 MESSAGES = ({"role": "user", "content": "a<|e|> </s> b"}, {"role": "assistant", "content": "c<|n|>"})
-SPAN = "{% for m in messages %}<|e|>{{ m.role }}:{{ m.content }}  {% endfor %}"
+SPAN = "{{ tools | tojson if tools }}{% for m in messages %}<|e|>{{ m.role }}:{{ m.content }}  {% endfor %}"
 
 
 @pytest.fixture
@@ -117,6 +117,28 @@ def test_ids_are_those_of_the_checkpoint_in_transformers(
     configure(checkpoint, **config)
     files(checkpoint, contents)
     assert ids(checkpoint, tools) == theirs(checkpoint, tools)
+
+
+def test_the_default_template_trains_answers_and_calls_with_their_ends() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "A"},
+    ]
+    template = chat_template(None, None)
+    for tools in (None, [TOOL]):
+        rendered = template.render(messages, tools)
+        assert rendered.text.startswith("<|system|>" if tools is None else "<|tools|>\n[{")
+        called, answered = (rendered.text[first:last] for ((first, last),) in rendered.turns)
+        assert json.loads(called.removesuffix("<|endoftext|>")) == [call]
+        assert answered == "A<|endoftext|>"
+    plain = [{"role": role, "content": role[0]} for role in ("user", "assistant")]
+    for _ in range(3):
+        text = template.render(plain).text
+        assert text == "<|user|>\nu<|endoftext|>\n<|assistant|>\na<|endoftext|>"
 
 
 def test_a_model_without_a_template_has_the_default_or_that_of_its_processor(checkpoint: Path) -> None:

@@ -99,7 +99,8 @@ def test_rows_of_sequences_count_what_is_trained_on(make_settings: Make, corpus:
 def test_all_tokens_are_counted_on_request(make_settings: Make, corpus: Path) -> None:
     counted = {}
     for balance in ("trained", "all"):
-        left = run(settings_of(make_settings, chats={"balance": balance}))
+        whole = {"length": 1024, "batch": 4}
+        left = run(settings_of(make_settings, chats={"balance": balance}, sequence=whole))
         traits, packed = load_traits(left), load_packed(left)
         items = load_sequence_items(left, traits)
         counted[balance] = items.counts[:, items.groups == 0].sum()
@@ -138,6 +139,21 @@ def test_answers_are_counted_where_all_is_trained_on(make_settings: Make, corpus
     assert load_traits(left).trained is None
     answers, tokens = answer_tokens(left), load_traits(left).tokens
     assert ((answers > 0) & (answers < tokens)).all()
+
+
+@pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
+def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Path, too_long: str) -> None:
+    """Neither of a record in the order of documents and in mixes, nor in the measures of any order."""
+    settings = settings_of(make_settings, sequence={"length": 150}, packing={"too_long": too_long})
+    left = run(settings, "diversity_metrics")
+    traits, packed = load_traits(left), load_packed(left)
+    mask = load_loss_mask(left)
+    assert mask is not None
+    rows = left.view.document_row
+    of_plan = mask.within(rows[packed.document], packed.start, packed.length)
+    assert (traits.counted.sum() < trained_tokens(left).sum()) == (too_long != "cut")
+    assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(rows)))
+    assert {figures["tokens"] for figures in load_metrics(left).values()} == {of_plan.sum()}
 
 
 def test_fields_of_texts_keep_such_names(make_settings: Make, tmp_path: Path) -> None:

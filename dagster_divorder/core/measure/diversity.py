@@ -316,7 +316,7 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
     Minima and maxima are averaged too: an extreme over all orders would grow with their number. Curves are averaged
     point by point. `worst_window` and `worst_start` are -1 if the orders disagree. `batch_tv` and `errors` are
-    concatenated.
+    concatenated; errors of as many batches as every order has, since shuffles that are packed may differ by one.
     """
     if not orders:
         raise InputError("average got no order to average; expected at least one Diversity")
@@ -324,13 +324,14 @@ def average(orders: Sequence[Diversity]) -> Diversity:
     corpora = {(d.documents, d.tokens, d.sequence_length, d.batch, tuple(d.batch_shares)) for d in orders}
     if len(corpora) > 1:
         raise InputError(f"average got orders of {len(corpora)} different corpora or settings; expected one")
+    batches = {t: min(d.errors[t].batch.shape[1] for d in orders) for t in first.errors}
     return replace(
         _mean([replace(d, batch_tv={}, errors={}) for d in orders]),
         batch_tv={t: np.concatenate([d.batch_tv[t] for d in orders]) for t in first.batch_tv},
         errors={
             t: TraitErrors(
                 np.concatenate([d.errors[t].cumulative for d in orders]),
-                np.concatenate([d.errors[t].batch for d in orders]),
+                np.concatenate([d.errors[t].batch[:, : batches[t]] for d in orders]),
             )
             for t in first.errors
         },

@@ -29,6 +29,7 @@ def reading(run: Run) -> dict[str, Any]:
 
 
 def template_under(settings: Settings) -> ChatTemplate | None:
+    """`template_of` a run with these settings."""
     from dagster_divorder.models.chat_templates import chat_template
     from dagster_divorder.models.checkpoint import locate
 

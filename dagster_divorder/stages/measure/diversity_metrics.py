@@ -146,7 +146,7 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
 
     def documents(order: np.ndarray) -> Diversity:
         if whole:
-            pieces = Pieces(order, np.zeros_like(order), traits.tokens[order])
+            pieces = _planned_pieces(load_packed(run), order)
             packed = pack(pieces, method="concat", sequence_length=settings.length)
             return sequences(packed, np.arange(len(packed)))
         return measure(
@@ -257,11 +257,7 @@ def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSe
         return plan, np.stack([random.permutation(len(plan)) for _ in range(run.settings.sequence.epochs)])
     order, method = _shuffle(run, len(traits.tokens), number), "concat"
     if run.settings.masked:
-        # The plan's own runs, of which the same tokens are trained on.
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        runs = np.lexsort((plan.start, place[plan.document]))
-        pieces = Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
+        pieces = _planned_pieces(plan, order)
         method = "best_fit" if run.settings.packing.method == "best_fit" else "concat"
     else:
         tokens = np.bincount(plan.document, plan.length, len(traits.tokens)).astype(np.int64)
@@ -276,6 +272,14 @@ def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSe
         for _ in range(run.settings.sequence.epochs)
     ]
     return packed, np.stack(rows)
+
+
+def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
+    """The runs of a plan, with their documents in another order: the same tokens are trained on."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    runs = np.lexsort((plan.start, place[plan.document]))
+    return Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
 
 
 def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity]) -> bytes:

@@ -141,8 +141,8 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
     sequences = _sequences(run, output, -(-wanted // length))
     if not packs:
         _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
-        documents = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
-        return {DOCUMENTS: pack(documents), SEQUENCES: pack(sequences)}
+        in_sequences = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+        return {DOCUMENTS: pack(in_sequences), SEQUENCES: pack(sequences)}
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]

@@ -307,7 +307,7 @@ def _heldout_settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
     files = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
-    field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
+    field: dict[str, Any] = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
     if heldout.paths and shape.form != "text":
         field["format"] = [shape.form, shape.jinja]
     draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}

@@ -4,6 +4,7 @@ fields of the input. Where shares are of trained tokens, also the number of thes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import orjson
@@ -29,7 +30,7 @@ from dagster_divorder.stages.order.bin_edges import (
     is_number,
     load_edges,
 )
-from dagster_divorder.stages.text.loss_mask import trained_tokens
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 
 TOKENS, TRAINED = "tokens", "trained"
 
@@ -78,11 +79,31 @@ def trait_codes(
     return coded.codes, coded.names
 
 
+def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
+    """Trained tokens of each record that packing keeps, int64 (N,). lengths: int64 (N,), all its tokens."""
+    mask, longest = load_loss_mask(run), run.settings.sequence.length
+    assert mask is not None
+    kept = lengths
+    if run.settings.packing.too_long == "truncate":
+        kept = np.minimum(lengths, longest)
+    elif run.settings.packing.too_long == "drop":
+        kept = np.where(lengths + run.settings.packing.end_of_text > longest, 0, lengths)
+    return mask.within(run.view.document_row, 0, kept)
+
+
+def _kept_key(settings: Settings) -> dict[str, Any]:
+    """The entry of the key that says which tokens packing keeps, where trained ones are counted."""
+    packing = settings.packing
+    if not (settings.counts_trained and packing.too_long in ("truncate", "drop")):
+        return {}
+    return {"kept": [packing.too_long, settings.sequence.length, packing.end_of_text]}
+
+
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
     if run.settings.counts_trained:
-        arrays[TRAINED] = trained_tokens(run)
+        arrays[TRAINED] = _trained_and_kept(run, arrays[TOKENS])
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
         arrays[f"code {trait}"], values = trait_codes(run, trait, fields)
@@ -109,6 +130,7 @@ TRAITS = WholeCorpus(
         "categories": sorted(category_fields(settings).intersection(stored_traits(settings))),
         **answers_key(settings),
         **settings.counted_key,
+        **_kept_key(settings),
     },
     content=("codes", "names"),
     pace=(0.02, 0.0002),

@@ -128,7 +128,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         scratch=scratch,
         engine=lambda: run.engine,
         progress=run.progress,
-        trained=mask and mask.trained,
+        trained=None if mask is None else mask.trained,
     )
 
 

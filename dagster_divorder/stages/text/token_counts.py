@@ -102,11 +102,16 @@ def _chat_way(run: Run) -> dict[str, Any]:
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
     if run.settings.masked:
+        from dagster_divorder.models.chat_templates import DEFAULT
+
         dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
-        way = _chat_way(run)["way"]
-        return partial(
-            tokenize_chats, run.store, model.place, model.info["tokenizer"], _template(run), way, dtype
-        )
+        way, template = _chat_way(run)["way"], _template(run)
+        if template.template == DEFAULT and run.settings.model.base != "bootstrap":
+            run.progress.note(
+                f"{run.settings.model.base} has no chat template, so conversations have DivOrder's own, which writes "
+                "roles as words; chats.template names the file of another"
+            )
+        return partial(tokenize_chats, run.store, model.place, model.info["tokenizer"], template, way, dtype)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
 

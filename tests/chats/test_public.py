@@ -1,0 +1,145 @@
+"""Records that people report in trackers of trainers, with what becomes of them (docs/decisions/chats-public.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder.chats.forms import form_of
+from dagster_divorder.chats.template import ChatTemplate
+from dagster_divorder.corpus.records import parse_lines
+from dagster_divorder.corpus.shapes import Shape
+from dagster_divorder.models.chat_templates import chat_template
+from dagster_divorder.models.chat_tokens import as_read
+
+END = "<|endoftext|>"
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def user(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **fields}
+
+
+def said(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **fields}
+
+
+def turns(*pairs: str) -> list[dict[str, str]]:
+    return [{"from": speaker, "value": value} for speaker, value in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def read(record: dict[str, Any], template: ChatTemplate | None = None) -> tuple[str, list[str]]:
+    """(the text of a record, its trained parts); ("", the reason) where it is refused."""
+    template, form = template or chat_template(None, None), form_of(record)
+    assert form
+    documents, reasons = parse_lines([orjson.dumps(record)], Shape(form=form, chat_template=template))
+    if reasons:
+        return "", reasons
+    (document,) = documents
+    assert document is not None
+    marked = as_read(document.decode(), template, "assistant")
+    return marked.text, [marked.text[first:last] for first, last in marked.spans]
+
+
+@pytest.mark.parametrize(
+    ("record", "trained"),
+    [
+        ({"messages": [user("Q"), said("A")]}, ["A"]),
+        ({"messages": [user("Q"), said("A"), user("more?")]}, ["A"]),
+        ({"messages": [user("Q"), said("A"), said("B")]}, ["A", "B"]),
+        ({"messages": [user("Q"), {"role": "model", "content": "A"}]}, ["A"]),
+        ({"messages": [user("Q"), said([{"type": "text", "text": "A"}])]}, ["A"]),
+        ({"messages": [user("Q"), said("A", weight=0.0), user("Q"), said("B", weight=1.0)]}, ["B"]),
+        ({"messages": [user("Q"), said("A", trainable=False), user("Q"), said("B")]}, ["B"]),
+        ({"messages": [user("Q", name=None, tool_calls=None), said("A", tool_calls=[])], "tools": None}, ["A"]),
+        ({"messages": [user("Q\r\n"), said("A\r\nB\r\n")]}, ["A\r\nB\r\n"]),
+        ({"messages": [user("👩‍👩‍👧"), said("naïve 👩‍👩‍👧")]}, ["naïve 👩‍👩‍👧"]),
+        ({"conversations": turns("system", "S", "Human", "Q", "GPT", "A")}, ["A"]),
+        ({"instruction": "Q", "input": None, "output": "A"}, ["A"]),
+        ({"instruction": "", "input": "Q", "output": "A"}, ["A"]),
+    ],
+)  # fmt: skip
+def test_answers_are_trained_on_and_so_is_their_end(record: dict[str, Any], trained: list[str]) -> None:
+    text, parts = read(record)
+    assert parts == [part + END for part in trained]
+    assert "None" not in text
+
+
+def test_tools_and_calls_are_in_the_text() -> None:
+    text, parts = read(
+        {
+            "messages": [
+                user("Q"),
+                said(None, tool_calls=[CALL]),
+                {"role": "tool", "content": "4"},
+                said("A"),
+            ],
+            "tools": [TOOL],
+        }
+    )
+    assert text.startswith('<|tools|>\n[{"type": "function", "function": {"name": "f", "parameters"')
+    assert parts == [
+        '[{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]' + END,
+        "A" + END,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"conversations": turns("gpt", "hi", "human", "Q", "gpt", "A")}, "nobody has asked before"),
+        ({"messages": [user("Q"), said("A"), user("Q"), said("")]}, "turn 4 (assistant) is empty"),
+        ({"messages": [user("Q")]}, "no turn is trained on"),
+        ({"messages": [user("Q"), said(None)]}, "the content of turn 2 is NoneType"),
+        ({"messages": [user("Q"), said("A", weight="0")]}, "weight of turn 2 is '0'"),
+        ({"messages": [user("Q"), said(None, tool_calls=[{"function": "f"}]), said("A")]}, "tool_calls of turn 2"),
+        ({"messages": [user("Q"), said(None, tool_calls=[{"function": None}]), said("A")]}, "tool_calls of turn 2"),
+        ({"messages": [user("Q"), said(None, function_call={"name": "f"})]}, "turn 2 has function_call"),
+        ({"messages": [user([{"type": "image_url", "image_url": {}}]), said("A")]}, "parts of the type image_url"),
+        ({"messages": [user("Q"), said("A", reasoning_content="why")]}, "does not read reasoning_content"),
+        ({"messages": [user("Q"), said("A", thinking="why")]}, "does not read thinking"),
+        ({"instruction": "Q", "input": "", "output": ""}, "turn 2 (assistant) is empty"),
+    ],
+)  # fmt: skip
+def test_what_would_be_silently_wrong_is_refused(record: dict[str, Any], reason: str) -> None:
+    text, (said_reason,) = read(record)
+    assert text == ""
+    assert reason in said_reason
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"messages": [user("Q"), said("A")], "tools": [TOOL]}, "does not write the tool 'f'"),
+        ({"messages": [user("Q"), said("x", tool_calls=[CALL])]}, ""),
+    ],
+)
+def test_a_template_that_leaves_out_tools_refuses_the_record(
+    record: dict[str, Any], reason: str, marked: bool
+) -> None:
+    content = CHATML
+    if marked:
+        content = CHATML.replace(
+            "message['content'] + '<|im_end|>\n' }}",
+            "'' }}{% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}",
+        )
+    template = ChatTemplate(content, {"eos_token": "<|im_end|>"}, ["<|im_start|>", "<|im_end|>"])
+    text, (said_reason,) = read(record, template)
+    assert text == ""
+    assert "the chat template" in said_reason
+    assert reason in said_reason
+
+
+def test_a_template_that_reads_reasoning_takes_it() -> None:
+    content = CHATML.replace("message['content']", "(message.reasoning_content or '') + message['content']")
+    template = ChatTemplate(content, {"eos_token": "<|im_end|>"}, ["<|im_start|>", "<|im_end|>"])
+    text, _ = read({"messages": [user("Q"), said("A", reasoning_content="why ")]}, template)
+    assert "why A" in text
