@@ -24,10 +24,11 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
+from dagster_divorder.store.sample import MAX_DOCUMENTS, contents, document_sizes, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 BOOTSTRAP = "bootstrap"
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
+RENDERED_BYTES = 8 << 20
+"""Conversations that are rendered to count in how many a token occurs: some seconds."""
 
 _KEPT: dict[tuple[str, str], Encoder] = {}
 """The encoder that was last used, by its tokenizer's fingerprint and its engine."""
@@ -193,19 +196,34 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
         if encoder.vocab_size > content["rows"]:
             embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
         _keep(content["tokenizer"], encoder)
-        ids, lengths = encoder.encode(texts)
+        ids, lengths = _as_read(run, rows, directory) or encoder.encode(texts)
         frequency = document_frequency(ids, lengths, content["rows"])
     info = {
         **content,
         "engine": encoder.engine,
         "engine_reason": engine_reason,
         "vocabulary": encoder.vocab_size,
-        "sample_documents": len(texts),
+        "sample_documents": len(lengths),
         "sample_tokens": int(lengths.sum()),
         "training": training,
     }
-    statistics = {"document_frequency": frequency, "documents": np.array([len(texts)], dtype=np.int64)}
+    statistics = {"document_frequency": frequency, "documents": np.array([len(lengths)], dtype=np.int64)}
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
+
+
+def _as_read(run: Run, rows: np.ndarray, directory: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """(ids of the first RENDERED_BYTES of documents, end to end; the number of each one's) as a model reads them; None
+    where no input holds conversations. What a template writes into every conversation must not count as rare."""
+    from dagster_divorder.models.chat_tokens import ChatEncoder
+
+    template = template_of(run)
+    if template is None:
+        return None
+    total = np.cumsum(document_sizes(run.store, run.view)[rows])
+    rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
+    documents = contents(run.store, run.view.documents, rows)
+    arrays = ChatEncoder(directory, template, "tokenizers").encode(documents)
+    return arrays["ids"], arrays["lengths"]
 
 
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
@@ -255,7 +273,11 @@ def _is_of_this_corpus(run: Run) -> Finding:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    content = {"content": _checkpoint(run).get("content")}
+    template = template_of(run)
+    content = {
+        "content": _checkpoint(run).get("content"),
+        **({"template": template.fingerprint} if template else {}),
+    }
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}
     # A trainer has consumed tokens of the last output, so its base model stays, whatever documents that left out. A run

@@ -32,10 +32,13 @@ class LossMask:
         return self.within(rows, 0, self.begins[rows + 1] - self.begins[rows])
 
     def within(self, rows: np.ndarray, start: np.ndarray | int, length: np.ndarray) -> np.ndarray:
-        """Trained tokens among [start, start + length) of document rows, int64 (n,). An end-of-text token behind the
-        last one is none."""
+        """Trained tokens among [start, start + length) of document rows, int64 (n,). An end-of-text token, behind the
+        last one, is trained on where that is."""
         first, end = self.begins[rows] + start, self.begins[rows + 1]
-        return self.trained.within(first, np.minimum(length, end - first))
+        has_end_of_text = (length > end - first) & (end > self.begins[rows])
+        return self.trained.within(first, np.minimum(length, end - first)) + np.where(
+            has_end_of_text, self.trained.within(end - 1, np.ones_like(end)), 0
+        )
 
 
 def has_loss_mask(settings: Settings) -> bool:
