@@ -459,13 +459,23 @@ class ChatTemplate:
             through = self._same(text, self._text(messages[: number + 1], tools))
             if through > start:
                 return start, through
-            end = text.find(self._terminator, start) if self._terminator else -1
-            if end < 0:
+            closing = re.compile(_any_of(self._stops | {self._terminator or "\0"})).search(text, start)
+            end = closing.start() if closing else -1
+            if end < 0 or end > self._next_content(text, messages, number, tools):
                 raise InputError(
                     f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
                     "one with {% generation %} marks"
                 )
         return start, end
+
+    def _next_content(
+        self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
+    ) -> int:
+        """Where the text changes if the message behind this one says something else."""
+        if number + 1 == len(messages):
+            return len(text)
+        following = {**messages[number + 1], "content": SENTINEL.format(number + 1)}
+        return _common(text, self._text([*messages[: number + 1], following, *messages[number + 2 :]], tools))
 
     def _closed(self, text: str, end: int) -> int:
         """The end of a turn whose content ends at `end`: after the control tokens that close it."""
@@ -501,37 +511,40 @@ class ChatTemplate:
     @cached_property
     def _terminator(self) -> str | None:
         """The control token behind an answer that another question follows."""
-        return self._first_control(self._between)
+        return self._first_control(self._between("user"))
 
-    @cached_property
-    def _between(self) -> str:
-        """What the template writes between an answer and the next question."""
+    def _between(self, role: str) -> str:
+        """What the template writes between an answer and the next message, which has a role; "" if it takes none."""
         question, answer = SENTINEL.format("q"), SENTINEL.format("a")
-        probe = self._text(
-            [
-                {"role": "user", "content": "a"},
-                {"role": "assistant", "content": answer},
-                {"role": "user", "content": question},
-            ],
-            self._probe_tools,
-        )
-        return probe.partition(answer)[2].partition(question)[0]
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": answer},
+            {"role": role, "content": question},
+        ]
+        try:
+            probe = self._text(messages, self._probe_tools)
+        except InputError:
+            if role == "user":
+                raise
+            return ""
+        between, found, _ = probe.partition(answer)[2].partition(question)
+        return between if found else ""
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
         """Control tokens that close a turn: all but those that begin one."""
-        between = self._between
         opener = self._first_control(self._header)
-        if opener and opener in between:
-            between = between[between.index(opener) :]
-        else:
-            answer = SENTINEL.format("a")
-            last = self._text(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
-                self._probe_tools,
-            )
-            between = self._without_common(between, last.partition(answer)[2])
-        openers = {opener, self._first_control(between), self._named.get("bos_token")}
+        answer = SENTINEL.format("a")
+        ended = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
+        last = self._text(ended, self._probe_tools).partition(answer)[2]
+        openers = {opener, self._named.get("bos_token")}
+        for role in ("user", "system", "tool"):
+            between = self._between(role)
+            if opener and opener in between:
+                between = between[between.index(opener) :]
+            else:
+                between = self._without_common(between, last)
+            openers.add(self._first_control(between))
         closing, opening = (self._control | self._stops) - openers, self._stops & openers
         ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
         # A model that stops by beginning the next turn, as GLM does, learns to do so.

@@ -377,6 +377,28 @@ def test_reasoning_before_the_answer_has_a_header_of_its_own() -> None:
         assert turns[1].startswith("<|channel|>analysis<|message|>why<|end|>")
 
 
+def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "reasons", "tool_calls": [call]},
+        {"role": "tool", "content": "RESULT"},
+        {"role": "assistant", "content": "A"},
+    ]
+    content = (TEMPLATES / "gptoss.jinja").read_text(encoding="utf-8")
+    control = {*CONTROL.findall(content), "<s>", "</s>"}
+    # The template leaves out reasons before a final answer, so the conversation to the call is no prefix of the whole.
+    with pytest.raises(InputError, match="end of the tool calls in message 2"):
+        ChatTemplate(content, NAMED, control, ["</s>"]).render(messages)
+    called, _ = trained(ChatTemplate(content, NAMED, control, ["</s>", "<|call|>"]).render(messages))
+    assert called.endswith('{"a": 1}<|call|>')
+
+
+def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
+    messages = [*conversation("a", "b"), {"role": "system", "content": "S"}, *conversation("c", "d")]
+    assert trained(template("glm4moe").render(messages))[0].endswith("b")
+
+
 def test_a_null_content_is_none_as_in_transformers() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": {}}}
     jinja = ASKS.replace(

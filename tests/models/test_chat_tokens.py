@@ -62,7 +62,8 @@ PAIRS = [
 def test_ids_and_masks_are_those_of_transformers(name: str, kind: str) -> None:
     way: Way = "gigatoken" if kind.startswith("byte") else "tokenizers"
     counts, remarks = masks.compared(name, kind, CHATS, way)
-    assert counts["compared"] >= 6
+    # The others have reasoning or tools, which a template may leave out.
+    assert counts["compared"] >= 3
     assert counts["ids"] == counts["compared"], remarks
     assert counts.get("masks", 0) + counts.get("ends", 0) == (
         counts["compared"] if masks.template(name).marked else 0

@@ -433,3 +433,16 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     answer = str(verify(settings, settings.output.path, "axolotl"))
     assert f"{len(curated(settings))} records, batches of 4" in answer
     assert "batch TV, mean, %" in answer, "records are sequences of the plan, and so can be measured"
+
+
+def test_batches_of_records_hold_as_many_long_ones_as_others(make: Make) -> None:
+    """Balanced in tokens alone, a long record would be followed by many short ones."""
+    run = packed(make({"method": "none", "too_long": "truncate"}, sequence={"batch": 8}))
+    lengths = np.log(load_packed(run).length)
+
+    def spread(order: np.ndarray) -> float:
+        return float(lengths[order[: len(order) // 8 * 8]].reshape(-1, 8).mean(axis=1).std())
+
+    random = np.random.default_rng(0)
+    shuffled = np.mean([spread(random.permutation(len(lengths))) for _ in range(20)])
+    assert spread(load_sequence_order(run)[0]) < 0.7 * shuffled

@@ -17,8 +17,8 @@ import numpy as np
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
-from dagster_divorder.core.order.items import Items
-from dagster_divorder.core.order.trait_targets import sequence_targets
+from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.order.trait_targets import document_targets, sequence_targets
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
@@ -112,7 +112,20 @@ def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     traits, copies = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
-    items = load_sequence_items(run, traits)
+    names = sequence_traits(settings.order.traits)
+    if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
+        items = load_sequence_items(run, traits)
+        targets = sequence_targets(settings.order.targets, traits, names, items)
+    else:
+        # Batches count records, so these are balanced as documents are: in tokens and in records.
+        items = document_items(
+            run_counter(run, stream.view)(packed),
+            {name: traits.codes[name][packed.document] for name in names},
+            settings.order.traits,
+            within=settings.order.within,
+            lengths=packed.length,
+        )
+        targets = document_targets(settings.order.targets, traits, names, items)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     bounds = [0, *packed.shards.tolist(), len(packed)]
@@ -127,13 +140,7 @@ def _order_sequences(run: Run) -> Made:
             own_plan, own_copies = replace(own_plan, document=number), copies[documents]
         return Sequences(own_items, own_plan, own_copies, 0 if shard else frozen)
 
-    order_shard = partial(
-        order_sequences,
-        settings=settings,
-        targets=sequence_targets(
-            settings.order.targets, traits, sequence_traits(settings.order.traits), items
-        ),
-    )
+    order_shard = partial(order_sequences, settings=settings, targets=targets)
     orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
     # A shard has the same time in every epoch, so that its sequences come again about an epoch later.
     ordered = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
@@ -206,6 +213,7 @@ def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
         **settings.counted_key,
+        **({} if settings.packing.packs else {"packs": False, **settings.within_key}),
     }
 
 
