@@ -136,7 +136,6 @@ class Chats(History):
     def __init__(self, number: int, folder: Path) -> None:
         self.parquet = number % 3 == 0
         self.forms: list[str] = []
-        self.edits = 0
         for name, template in TEMPLATES.items():
             (folder / f"{name}.jinja").write_text(without_marks(template))
             (folder / f"{name} marked.jinja").write_text(template)
@@ -238,7 +237,6 @@ class Chats(History):
     def edited(self, record: Item) -> Item:
         self.made += 1
         new = self.of_form(record.block, refused=False)
-        self.edits += 1
         return new._replace(row={**new.row, "id": record.row["id"]})
 
     def copied(self, record: Item) -> Item:
@@ -422,8 +420,18 @@ class Chats(History):
         self, documents: pd.DataFrame, plan: pd.DataFrame, order: np.ndarray, sequences: np.ndarray
     ) -> None:
         super().check_training(documents, plan, order, sequences)
+        self.check_edit()
         if self.draw.random() < 0.4:
             self.check_again()
+
+    def check_edit(self) -> None:
+        """One changed record since the last good run is one new document at most."""
+        records, sections, _ = self.good or ([], {}, None)
+        same = sections == self.sections and sections["heldout"]["documents"] is None
+        if same and len(records) == len(self.records):
+            changed = sum(was is not now for was, now in zip(records, self.records, strict=True))
+            new = open_run(self.settings()).receipt("token_counts").figures["new_documents"]
+            assert changed != 1 or new <= 1, f"one edited record, and {new} new documents"
 
     def check_again(self) -> None:
         before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in self.files()}
