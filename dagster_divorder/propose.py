@@ -500,6 +500,12 @@ class Proposal:
                 f"{self.trainer} reads sequences, and preferences are none; leave --trainer out, and train with the "
                 "records of the output, in their order"
             )
+        chats = any(block.form not in ("text", "template") for block in self.blocks)
+        if self.trainer and chats and not TRAINERS[self.trainer].reads_labels:
+            raise InputError(
+                f"{self.trainer} makes labels of the ids, and trains on what users say, too; leave --trainer out, and "
+                "train with TRL or dagster_divorder.torch"
+            )
         if not self.trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))

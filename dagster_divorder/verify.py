@@ -89,6 +89,10 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
 
 Readings = tuple[str, dict[str, Shape], str]
 """The first line of the answer, what each trainer reads by its name, and why that cannot be measured, "" if it can."""
+NO_LABELS = (
+    "it makes labels of the ids, and trains on every token; train with TRL or dagster_divorder.torch, or set "
+    'chats.train_on = "all"'
+)
 NOT_SEQUENCES = "measures are of packed sequences, and its rows are records"
 
 
@@ -96,7 +100,8 @@ def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
     settings = run.settings
     records = [reader for reader in TRAINERS.values() if set(reader.forms) & settings.forms]
     able = {name for name, format in FORMATS.items() if format.masks or not has_loss_mask(settings)}
-    readers = [reader for reader in TRAINERS.values() if able & set(reader.formats[:1])]
+    able_readers = [reader for reader in TRAINERS.values() if able & set(reader.formats[:1])]
+    readers = [reader for reader in able_readers if reader.reads_labels or not has_loss_mask(settings)]
     if "pairs" in settings.forms:
         readers = []
     if settings.masked or chosen in records:
@@ -124,6 +129,8 @@ def _not_for(trainer: Trainer, settings: Settings) -> str:
         return f"it reads records of {' or '.join(trainer.forms)}, and the inputs hold {held}"
     if "pairs" in settings.forms:
         return "it reads exports, and a sequence of tokens holds no pair of answers"
+    if not trainer.reads_labels:
+        return NO_LABELS
     return f"{trainer.formats[0]} cannot say that chats.train_on = {settings.chats.train_on!r} leaves tokens untrained"
 
 
@@ -153,6 +160,10 @@ def _not_sequences(run: Run, shape: Shape) -> str:
 def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     manifest = load_export(folder)
     readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
+    if "loss_mask" in manifest:
+        if chosen and chosen in readers and not chosen.reads_labels:
+            raise InputError(f"{chosen.name} does not read the loss mask of {folder}: {NO_LABELS}")
+        readers = [reader for reader in readers if reader.reads_labels]
     readers = _fitting(readers, chosen, f"{manifest['format']}, the format of {folder}")
     if not readers:
         raise InputError(

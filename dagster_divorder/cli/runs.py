@@ -326,6 +326,7 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
     orders: rows of the summary, by name."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.stages.output.exports import records_shape
+    from dagster_divorder.stages.text.loss_mask import has_loss_mask
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
     from dagster_divorder.view.measures import MEASURES
@@ -342,7 +343,11 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
     for export in exports:
         folder = export["folder"]
         parts.append(_to_train_on(folder, export["bytes"]))
-        readers = [trainer for trainer in TRAINERS.values() if export["format"] in trainer.formats]
+        readers = [
+            trainer
+            for trainer in TRAINERS.values()
+            if export["format"] in trainer.formats and (trainer.reads_labels or not has_loss_mask(settings))
+        ]
         # Of the trainers of conversations TRL's reads the masks without a collator of the user's.
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():

@@ -34,5 +34,6 @@ data_stages:
         dataset_folder: [{path}]
         shuffle_files: false
 """,
+    reads_labels=False,
     resumes="goes on exactly: consumed_train_samples counts sequences of all ranks",
 )

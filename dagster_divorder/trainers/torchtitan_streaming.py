@@ -56,5 +56,6 @@ training=TrainingConfig(
     seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps}
 )
 """,
+    reads_labels=False,
     resumes="refuses: it asserts the same data-parallel degree",
 )

@@ -113,6 +113,8 @@ class Trainer:
     """Lines of its configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """Effect of a resume at another world size."""
+    reads_labels: bool = True
+    """Labels of an export with a loss mask reach its loss; else it makes them of the ids, and trains on every token."""
     contiguous_ranks: bool = False
     """With `best` each rank reads a contiguous part of the export, whose rows have to lie by
     `rows_for_contiguous_ranks`; they are numbered in that layout."""
