@@ -188,6 +188,18 @@ class ChatTemplate:
         """A hash of all that a rendering depends on beside the conversation."""
         return xxhash.xxh3_128_hexdigest(repr(self._source).encode())
 
+    @cached_property
+    def trains_ends(self) -> bool:
+        """Whether a trained turn goes on behind its content, to what ends it; True where a probe cannot tell."""
+        content = SENTINEL.format("end")
+        question = {"role": "user", "content": "a"}
+        try:
+            rendered = self.render([question, {"role": "assistant", "content": content}, question])
+        except InputError:
+            return True
+        (spans,) = rendered.turns
+        return bool(spans) and rendered.text.index(content) + len(content) < spans[-1][1]
+
     def check(self, conversation: Conversation) -> None:
         """
         Raises:

@@ -111,6 +111,11 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
                 f"{run.settings.model.base} has no chat template, so conversations have DivOrder's own, which writes "
                 "roles as words; chats.template names the file of another"
             )
+        if not template.trains_ends:
+            run.progress.note(
+                "the chat template ends answers with no control token of the tokenizer, so that a model does not learn "
+                "to end them; name another one in chats.template, or mark answers with their ends by {% generation %}"
+            )
         return partial(tokenize_chats, run.store, model.place, model.info["tokenizer"], template, way, dtype)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
