@@ -62,21 +62,8 @@ MOST_SHAPES = 1 << 12
 TAIL = 30
 """Characters at the end of an answer by which its span is known."""
 SEARCHES = {
-    "split",
-    "rsplit",
-    "partition",
-    "rpartition",
-    "replace",
-    "startswith",
-    "endswith",
-    "removeprefix",
-} | {
-    "removesuffix",
-    "find",
-    "rfind",
-    "index",
-    "rindex",
-    "count",
+    *("split", "rsplit", "partition", "rpartition", "replace", "find", "rfind", "index", "rindex", "count"),
+    *("startswith", "endswith", "removeprefix", "removesuffix"),
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
 """Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
