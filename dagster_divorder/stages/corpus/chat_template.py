@@ -20,6 +20,11 @@ def template_of(run: Run) -> ChatTemplate | None:
     return template
 
 
+def template_setting(settings: Settings) -> dict[str, Any]:
+    """`chats.template` as a setting that decides a result; empty where no input holds conversations."""
+    return {} if settings.forms <= NOT_RENDERED else {"chats.template": settings.chats.template}
+
+
 def reading(run: Run) -> dict[str, Any]:
     """The part of a key that says how a model reads documents, and what of them is trained on; empty where all are
     plain texts."""

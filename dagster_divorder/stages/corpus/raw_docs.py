@@ -45,7 +45,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
-from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
@@ -376,6 +376,7 @@ RAW_DOCS = _RawDocs(
             if settings.masked
             else {}
         ),
+        **template_setting(settings),
         **(
             {"shapes": [shape.key for shape in shapes_of(settings)]}
             if isinstance(settings.input, Inputs)

@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit, Size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
@@ -290,8 +290,10 @@ def _inputs(run: Run) -> dict[str, Any]:
 def _base_model_settings(settings: Settings) -> dict[str, Any]:
     base, advanced = settings.model.base, settings.advanced
     if base != BOOTSTRAP:
-        return dict(zip(("base", "revision"), id_and_revision(base), strict=True))
+        named = dict(zip(("base", "revision"), id_and_revision(base), strict=True))
+        return {**named, **template_setting(settings)}
     return {
+        **template_setting(settings),
         "base": base,
         "vocab_size": advanced.vocab_size,
         "dim": advanced.token_dims,

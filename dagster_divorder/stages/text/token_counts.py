@@ -17,7 +17,7 @@ from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
-from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
 from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.base import Store
@@ -179,6 +179,7 @@ TOKEN_COUNTS = PerDocument(
     kinds={"huggingface"},
     description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
     reads=("raw_docs", "base_model"),
+    settings=template_setting,
     inputs=_inputs,
     facts=lambda run: {"chats": _chat_way(run)} if run.settings.masked else {},
     doing="tokenising",
