@@ -80,9 +80,12 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         }
         for name, replayed in replays.items()
     ]
-    data = {"reads": head, **{name: getattr(reading, name) for name in numbers}, "trainers": trainers}
-    if labels:
-        data["labels"] = [asdict(collated) for collated in labels]
+    data = {
+        "reads": head,
+        **{name: getattr(reading, name) for name in numbers},
+        "trainers": trainers,
+        "labels": [asdict(collated) for collated in labels],
+    }
     in_order = any(way.kept.in_order for way in ways.values())
     return Answer(parts, data, passed=in_order and any([c.passed for c in of_trainer] or [True]))
 

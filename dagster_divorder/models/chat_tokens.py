@@ -24,7 +24,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair, as_document, conversation_of
+from dagster_divorder.chats.document import (
+    Chat,
+    Conversation,
+    MarkedText,
+    Pair,
+    as_document,
+    conversation_of,
+    words,
+)
 from dagster_divorder.chats.template import ChatTemplate, Span
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
@@ -392,7 +400,7 @@ def fastest_way(
             continue
         if not differing:
             return way, reason
-        reason = reason or f"{way} differs from the reference on {differing[0][:60]!r}"
+        reason = reason or f"{way} differs from the reference on {words(differing[0])[:60]!r}"
     return "template", reason
 
 
