@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MARK = "\x1e"
 """The first character of a document that is no plain text: the one that begins a JSON text in RFC 7464."""
@@ -119,11 +120,16 @@ def _contents(chat: Chat, first: int) -> list[str]:
 
 def all_words(documents: pa.ChunkedArray) -> pa.ChunkedArray:
     """`words` of documents, large_string (n,); plain texts without a copy."""
+    import pyarrow as pa
+
     chunks: Sequence[pa.Array] = documents.chunks
     return pa.chunked_array([_chunk_words(chunk) for chunk in chunks], pa.large_string())
 
 
 def _chunk_words(chunk: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not pc.any(pc.starts_with(chunk, MARK)).as_py():
         return chunk
     return pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import RULES
 from dagster_divorder.view.answer import Answer
@@ -49,6 +48,9 @@ def settings_of(options: Options) -> Settings:
     Raises:
         SettingsError: a file or the environment has an unknown key or an impossible value.
     """
+    # Help needs no corpus.
+    from dagster_divorder.corpus.formats import recognised
+
     return recognised(load_settings(config_of(options))).refitting(*getattr(options, "refit", ()))
 
 
