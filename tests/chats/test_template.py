@@ -238,6 +238,18 @@ def test_a_template_gives_the_same_text_on_every_day() -> None:
     assert "26 Jul 2024" in template("llama3_2").render(conversation("Q", "A")).text
 
 
+def check_fast_way(own: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> None:
+    """A conversation is rendered as the template itself does it, or refused as it does."""
+    try:
+        expected = own.render(messages, alone=True)
+    except InputError:
+        with pytest.raises(InputError):
+            own.render(messages)
+    else:
+        # The second time what the template writes around contents is known.
+        assert [own.render(messages) for _ in range(3)] == [expected] * 3
+
+
 @pytest.mark.parametrize("name", [*STOCK, *MARKED])
 @settings(max_examples=20, deadline=None)
 @given(
@@ -254,15 +266,7 @@ def test_the_fast_way_gives_what_the_template_gives(
     messages = conversation(
         *contents, system=None if name in WITHOUT_SYSTEM or name == "gemma_training" else system
     )
-    own = template(name)
-    try:
-        expected = own.render(messages, alone=True)
-    except InputError:
-        with pytest.raises(InputError):
-            own.render(messages)
-    else:
-        # The second time what the template writes around contents is known.
-        assert [own.render(messages) for _ in range(3)] == [expected] * 3
+    check_fast_way(template(name), messages)
 
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -335,14 +339,7 @@ def test_a_template_whose_turns_are_partly_marked_trains_what_it_marks() -> None
 def test_contents_that_a_template_changes_are_rendered_by_it(change: str) -> None:
     own = ChatTemplate(ASKS.replace("m.content", change), NAMED, TOKENS)
     for answer in ("plain words", "the tool <b> e", "*a*", '{"a": 1}', "long " * 100):
-        messages = conversation("Q", answer, "R", "it")
-        try:
-            expected = own.render(messages, alone=True)
-        except InputError:
-            with pytest.raises(InputError):
-                own.render(messages)
-        else:
-            assert [own.render(messages) for _ in range(3)] == [expected] * 3
+        check_fast_way(own, conversation("Q", answer, "R", "it"))
 
 
 def test_dates_are_written_in_every_form_and_nothing_else_changes() -> None:

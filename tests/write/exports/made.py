@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -12,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,6 +22,9 @@ from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.store.manifests import file_at
 from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.write import permute as permute_module
+from dagster_divorder.write.exports import file_rows as file_rows_module
+from dagster_divorder.write.exports import rows as rows_module
 from dagster_divorder.write.exports.file_rows import IdBlock
 from dagster_divorder.write.exports.rows import Rows, Tokens
 
@@ -177,6 +182,18 @@ def runs_of(rows: Rows) -> list[Runs]:
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
         row_runs.append(runs)
     return row_runs
+
+
+@contextmanager
+def drawn_memory(data: st.DataObject) -> Iterator[None]:
+    """Rows are mapped, or pass through files and workers, in blocks of any size."""
+    memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
+    with (
+        mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
+        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
+        mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
+    ):
+        yield
 
 
 @st.composite

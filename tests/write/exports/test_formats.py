@@ -27,7 +27,7 @@ from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import READERS, UNMARKED
-from tests.write.exports.made import TAG, Folder, arguments, blocks_of, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, arguments, blocks_of, drawn_memory, rows_of, runs_of
 
 TOKENS = [name for name in FORMATS if name != "text"]
 """Formats that hold tokens."""
@@ -63,12 +63,7 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
     if name == "ds":
         corpus["method"] = "concat"
     rows = made(name, **corpus)
-    memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
-    with (
-        mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
-        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
-        mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
-    ):
+    with drawn_memory(data):
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
 
 

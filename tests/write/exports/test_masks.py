@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,15 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports import file_rows as file_rows_module
-from dagster_divorder.write.exports import rows as rows_module
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
-from tests.write.exports.made import TAG, Folder, arguments, masks_of, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, arguments, drawn_memory, masks_of, rows_of, runs_of
 
 Masks = list[list[bool]]
 
@@ -102,12 +98,7 @@ def test_every_format_that_has_a_mask_is_tested() -> None:
 def test_every_mask_reads_back(name: str, data: st.DataObject) -> None:
     corpus = data.draw(arguments())
     rows = rows_of(**corpus, index=FORMATS[name].epochs == "index", masked=True)
-    memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
-    with (
-        mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
-        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
-        mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
-    ):
+    with drawn_memory(data):
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
 
 
