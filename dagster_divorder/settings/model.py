@@ -26,6 +26,7 @@ from dagster_divorder.settings.sections import (
     Chats,
     Clusters,
     Comparison,
+    Curriculum,
     Deep,
     Embedding,
     Engine,
@@ -62,6 +63,7 @@ class Settings(BaseModel):
     exports: Exports = Exports()
     sequence: Sequence = Sequence()
     order: Order = Order()
+    curriculum: Curriculum = Curriculum()
     packing: Packing = Packing()
     clusters: Clusters = Clusters()
     model: Model = Model()
@@ -117,6 +119,22 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _curriculum_alone(self) -> Self:
+        if self.curriculum.score is None:
+            return self
+        if self.order.targets:
+            raise ValueError(
+                f"order.targets moves {', '.join(self.order.targets)}, and curriculum.score is "
+                f"{self.curriculum.score!r}; an order follows one of them: remove the other"
+            )
+        for trait in self.curriculum.keep:
+            if trait not in self.order.traits:
+                raise ValueError(
+                    f"curriculum.keep names {trait!r}, which is not one of order.traits: {sorted(self.order.traits)}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
@@ -159,6 +177,34 @@ class Settings(BaseModel):
             "batch": self.sequence.batch,
             **self.strategy_options(name),
         }
+
+    def plan_arguments(self, name: str, tokens: int) -> dict[str, Any]:
+        """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
+        items."""
+        arguments = self.order_arguments(name)
+        if not self.curriculum.on:
+            return arguments
+        along = {"strategy": self.curriculum.form, "inside": name, **self.curriculum.shape_options}
+        return {**arguments, **along, "window": self.curriculum_window(tokens)}
+
+    def curriculum_window(self, tokens: int) -> float:
+        """The share of training in which an item may move, of `tokens` in all."""
+        batch = self.sequence.batch * self.sequence.length / max(1, tokens)
+        if self.curriculum.window is not None:
+            return min(1.0, self.curriculum.window * batch)
+        return min(max(1 / 32, min(4 * batch, 1 / 8)), 64 * batch)
+
+    @property
+    def curriculum_key(self) -> dict[str, Any]:
+        """The entry of the curriculum in keys; without one there is none."""
+        if not self.curriculum.on:
+            return {}
+        chosen = self.curriculum
+        options = STRATEGIES[chosen.form].with_options(**chosen.shape_options).options
+        kept = {name: value for name, value in options.items() if name not in ("inside", "window")}
+        batch = [self.sequence.batch, self.sequence.length]
+        epochs = chosen.epochs if self.sequence.epochs > 1 else None
+        return {"curriculum": [chosen.form, kept, chosen.window, batch, epochs]}
 
     def strategy_key(self, name: str) -> dict[str, Any]:
         """What decides a strategy's orders: its options, and its version above 1."""

@@ -26,6 +26,7 @@ from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.target_tables import check_tables
+from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
@@ -537,10 +538,19 @@ def declaring(option: str) -> list[str]:
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
+def _no_shape(name: str) -> str:
+    if STRATEGIES[name].follows_score:
+        raise ValueError(f"{name!r} is a schedule; set curriculum.score, and curriculum.shape to it")
+    return name
+
+
+PlanStrategy = Annotated[Strategy, AfterValidator(_no_shape)]
+
+
 class Order(_Section):
     """The order of the documents."""
 
-    strategy: Strategy = "balanced"
+    strategy: PlanStrategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
@@ -594,6 +604,79 @@ class Order(_Section):
     @model_validator(mode="after")
     def _targets_of_traits(self) -> Self:
         check_tables(self.targets, self.traits)
+        return self
+
+
+Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
+"""Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
+
+
+class Curriculum(_Section):
+    """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
+
+    score: str | None = Field(None, examples=["quality"], min_length=1)
+    """What is followed: difficulty, length, compression, lexical_diversity, loss (nats a token under `deep.model`), any
+    other numeric field of the input, or a column of `path`. Unset: no curriculum."""
+    path: FolderPath | None = Field(None, examples=["scores.parquet"])
+    """Parquet file with a column named as `score`, and record_id, doc_id or row, that says whose it is."""
+    shape: Shape = "rise"
+    """rise: from the lowest score to the highest; fall: from the highest; fold: several times through all, every n-th
+    document each time; zigzag: and back; stair, saw: rise, with folds or zigzags at the borders of sections; segment:
+    one end of the ranking first and one last."""
+    points: tuple[tuple[float, float], ...] | None = Field(None, examples=[[[0, 0.1], [0.5, 0.9], [1, 0.4]]])
+    """A shape of your own, in place of `shape`: (progress, rank), both from 0 to 1, with straight lines between. Every
+    document gets a place, so the ranks that are had are the nearest to these that use each once."""
+    options: dict[str, Any] = Field(default_factory=dict, examples=[{"folds": 3}])
+    """Options of the shape: folds and descending of fold and zigzag; these, sections and ratio of stair and saw; first,
+    last and ends of segment."""
+    strength: float = Field(1.0, ge=0, le=1)
+    """Share of the tokens that follow the schedule; the others are spread evenly. 0: the order without a curriculum."""
+    window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
+    """Batches in which a sequence may move to keep everything else at its mix: nearer to the mix, and farther from the
+    schedule, as it rises. Unset: a 32nd of training, within 4 to 64 batches, and an eighth of training at most."""
+    keep: tuple[str, ...] = Field((), examples=[["source"]])
+    """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The
+    schedule is followed only as far as that allows."""
+    epochs: Literal["together", "each"] = "together"
+    """together: one schedule over all epochs, so that a sequence comes again soon; each: the schedule starts again in
+    every epoch."""
+
+    @property
+    def form(self) -> str:
+        """The strategy of `core.order.curricula` that it is."""
+        return self.shape if self.points is None else "points"
+
+    @property
+    def on(self) -> bool:
+        """Whether orders follow a score."""
+        return self.score is not None and self.strength > 0
+
+    @property
+    def shape_options(self) -> dict[str, Any]:
+        """The options that its strategy takes, without that of the window."""
+        points = {} if self.points is None else {"points": self.points}
+        return {**self.options, **points, "strength": self.strength}
+
+    @model_validator(mode="after")
+    def _of_a_shape(self) -> Self:
+        if self.score is None:
+            given = sorted(self.model_fields_set - {"score"})
+            if given:
+                raise ValueError(
+                    f"{given[0]} is set, and score is not; name what to follow in curriculum.score"
+                )
+            return self
+        if self.points is not None and "shape" in self.model_fields_set:
+            raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
+        shape = STRATEGIES[self.form]
+        own = set(shape.Options.model_fields) - {"inside", "strength", "window", "points"}
+        for unknown in sorted(self.options.keys() - own):
+            known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
+            raise ValueError(f"options.{unknown} is no option of the shape {self.form!r}; {known}")
+        try:
+            shape.with_options(**self.shape_options)
+        except InputError as error:
+            raise ValueError(str(error)) from None
         return self
 
 
@@ -656,7 +739,7 @@ class Sequence(_Section):
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
-    strategy: Strategy = "balanced"
+    strategy: PlanStrategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
     """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that

@@ -26,6 +26,7 @@ from dagster_divorder.stages.order.bin_edges import BIN_EDGES
 from dagster_divorder.stages.order.frozen import FROZEN
 from dagster_divorder.stages.order.greedy_order import GREEDY_ORDER
 from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES
+from dagster_divorder.stages.order.scores import SCORES
 from dagster_divorder.stages.order.sequence_order import SEQUENCE_ORDER
 from dagster_divorder.stages.order.traits import TRAITS
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
@@ -81,6 +82,7 @@ GRAPH = Graph(
         DIFFICULTY,
         BIN_EDGES,
         TRAITS,
+        SCORES,
         MINHASH,
         HELDOUT,
         HELDOUT_COPIES,

@@ -36,6 +36,7 @@ def order(
     frozen: ArrayLike | None = None,
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
+    scores: ArrayLike | None = None,
     **options: Any,
 ) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
@@ -55,6 +56,7 @@ def order(
     coordinates: signed numbers (M, D), such as an item's mean vector times its tokens. Every prefix should have its
         share of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`; scale
         it to weigh more or less. For strategies with `takes_coordinates`.
+    scores: float (M,), NaN for none: what the strategies of `core.order.curricula` follow; others ignore it.
 
     Items that look equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.
@@ -73,5 +75,6 @@ def order(
         frozen=frozen,
         targets=targets,
         coordinates=coordinates,
+        scores=scores,
         **options,
     ).order()

@@ -60,6 +60,7 @@ def make_task(
     frozen: ArrayLike | None = None,
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
+    scores: ArrayLike | None = None,
     **options: Any,
 ) -> OrderTask:
     """Checks the arguments of `order`, which has the same defaults.
@@ -90,6 +91,7 @@ def make_task(
         if sequence_length is None
         else whole_number("sequence_length", sequence_length, 1),
         batch=whole_number("batch", batch, 1),
+        scores=_scores(scores, items, strategy) if chosen.follows_score else None,
         targets=targets,
         placed=nothing,
         whole=nothing,
@@ -187,6 +189,25 @@ def _weights(weights: Sequence[float] | NDArray[Any] | None, groups: int) -> NDA
         raise InputError(
             f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number from {least:g} to {most:g}: "
             "leave a group's columns out of counts to ignore it"
+        )
+    return array
+
+
+def _scores(scores: ArrayLike | None, items: int, strategy: str) -> NDArray[np.float64]:
+    if scores is None:
+        raise InputError(
+            f"strategy {strategy!r} follows a score, and scores is None; expected a number for each item"
+        )
+    array = np.asarray(scores)
+    if array.shape != (items,) or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"scores is {array.dtype} of shape {array.shape}; expected numbers ({items},), one for each item, NaN for "
+            "none"
+        )
+    array = array.astype(np.float64)
+    if np.isinf(array).any():
+        raise InputError(
+            f"scores holds {array[np.isinf(array)][0]}; expected finite numbers, or NaN for none"
         )
     return array
 

@@ -70,6 +70,7 @@ class Problem:
     >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
     without tokens its trait value.
     dense float32 (M, D): signed coordinates, centred: over the whole they sum to zero.
+    scores: float64 (M,), NaN where an item has none; None where no strategy looks at them.
     placed: totals of the items consumed before these; whole: totals of everything, the target mix. Strategies without
     running totals need neither.
     """
@@ -86,6 +87,7 @@ class Problem:
     seed: int
     sequence_length: int | None
     batch: int
+    scores: NDArray[np.float64] | None = None
 
     @property
     def items(self) -> int:
@@ -165,6 +167,7 @@ class Problem:
             data=rows.data,
             dense=rows.dense,
             placed=placed or self.placed,
+            scores=None if self.scores is None else self.scores[items],
         )
 
     def rows(self) -> SparseItems:

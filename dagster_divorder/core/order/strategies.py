@@ -5,6 +5,7 @@ from __future__ import annotations
 from dagster_divorder.core.order import balanced, balanced_buffer, grid_shuffle
 from dagster_divorder.core.order.baselines import BASELINES
 from dagster_divorder.core.order.block_shuffle import shuffling_batches_of
+from dagster_divorder.core.order.curricula import curricula
 from dagster_divorder.core.order.greedy import EXACT
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
@@ -19,7 +20,11 @@ _SIMPLE = {
         *EXACT,
     )
 }
-STRATEGIES: dict[str, Strategy] = _SIMPLE | {"block_shuffle": shuffling_batches_of(_SIMPLE)}
+STRATEGIES: dict[str, Strategy] = {
+    **_SIMPLE,
+    "block_shuffle": shuffling_batches_of(_SIMPLE),
+    **{strategy.name: strategy for strategy in curricula(_SIMPLE)},
+}
 
 
 def check_follows_targets(name: str, strategy: str) -> None:

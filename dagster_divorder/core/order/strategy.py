@@ -27,7 +27,8 @@ class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
 
     takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
-    rows (`Problem.with_norms`). follows_targets: it follows a mix that moves. sees_traits: its order depends on the
+    rows (`Problem.with_norms`). follows_targets: it follows a mix that moves. follows_score: it needs
+    `Problem.scores`. sees_traits: its order depends on the
     items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when the same
     problem gets another order. options: the values that `with_options` sets.
     """
@@ -38,6 +39,7 @@ class Strategy:
     takes_coordinates: bool = False
     balances_norms: bool = False
     follows_targets: bool = False
+    follows_score: bool = False
     sees_traits: bool = True
     reads: frozenset[str] = frozenset()
     version: int = 1
@@ -65,6 +67,39 @@ class Strategy:
 
     def _bound(self, given: Mapping[str, Any]) -> Strategy:
         return replace(self, options=checked(self.Options, given).model_dump())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nesting(Strategy):
+    """A strategy that calls another one, which its option `inner` names. It takes that one's options too, and depends
+    on all that that one depends on."""
+
+    others: Mapping[str, Strategy]
+    """The possible inner strategies, by name."""
+    inner: str
+    """The option that names the inner strategy."""
+
+    def option_names(self, given: Mapping[str, Any]) -> list[str]:
+        chosen = given.get(self.inner, self.Options.model_fields[self.inner].default)
+        return [*super().option_names(given), *self._inner(chosen).option_names(given)]
+
+    def _bound(self, given: Mapping[str, Any]) -> Strategy:
+        names = self.Options.model_fields
+        own = checked(self.Options, {key: given[key] for key in names if key in given}).model_dump()
+        inner = self._inner(own[self.inner]).with_options(
+            **{key: value for key, value in given.items() if key not in names}
+        )
+        return replace(
+            self,
+            options={**own, **inner.options},
+            takes_coordinates=inner.takes_coordinates,
+            balances_norms=inner.balances_norms,
+            reads=self.reads | inner.reads,
+            version=inner.version,
+        )
+
+    def _inner(self, name: str) -> Strategy:
+        return self.others[one_of(self.inner, name, self.others)]
 
 
 def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:

@@ -38,6 +38,16 @@ def built_in(settings: Settings) -> tuple[str, ...]:
     return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
 
 
+SCORES = ("difficulty", "length", "compression", "lexical_diversity", "loss")
+"""Scores that are computed; a field of the input that has such a name is not followed."""
+
+
+def score_field(settings: Settings) -> str | None:
+    """The field of the input that a curriculum follows."""
+    chosen = settings.curriculum
+    return chosen.score if chosen.on and chosen.path is None and chosen.score not in SCORES else None
+
+
 def coded_traits(settings: Settings) -> list[str]:
     """The traits that records have codes of: those that an order balances, and `mixing.trait` where it is used."""
     mixed = [settings.mixed_trait] if settings.repeats else []
@@ -49,7 +59,7 @@ def fields_read(settings: Settings) -> list[str]:
     source = settings.input.source_field
     quality = settings.selection.quality_field if settings.selects else None
     fields = {trait for trait in coded_traits(settings) if trait not in built_in(settings)}
-    return sorted(fields | {field for field in (source, quality) if field})
+    return sorted(fields | {field for field in (source, quality, score_field(settings)) if field})
 
 
 def _check_settings(run: Run) -> None:

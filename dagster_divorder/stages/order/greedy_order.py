@@ -33,6 +33,7 @@ from dagster_divorder.stages.mix.repeats import (
     stream_size,
 )
 from dagster_divorder.stages.order.frozen import load_frozen, record_ids
+from dagster_divorder.stages.order.scores import score_reads, stream_scores
 from dagster_divorder.stages.output.shards import Parts, each_shard, shard_number
 
 
@@ -53,7 +54,8 @@ def _order_documents(run: Run) -> Made:
         sizes = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
         refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
-    orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None))
+    scores = stream_scores(run, stream)
+    orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None, scores))
     ordered, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())
     figures = {
@@ -74,11 +76,13 @@ def _order_documents(run: Run) -> Made:
 
 class Documents(NamedTuple):
     """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for documents that must stand far
-    apart, or None; frozen int64 (F,), the documents that come first, or None."""
+    apart, or None; frozen int64 (F,), the documents that come first, or None; scores float64 (N,), what a curriculum
+    follows, or None."""
 
     traits: Traits
     copies: np.ndarray | None
     frozen: np.ndarray | None
+    scores: np.ndarray | None = None
 
 
 def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
@@ -117,7 +121,8 @@ def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
     tokens = traits.tokens if fills else traits.counted
     items = document_items(tokens, codes, chosen.traits, within=chosen.within, lengths=traits.tokens)
     arguments = {
-        **settings.order_arguments(chosen.strategy),
+        **settings.plan_arguments(chosen.strategy, int(traits.tokens.sum())),
+        "scores": documents.scores,
         "weights": items.weights,
         "frozen": documents.frozen,
         "targets": document_targets(chosen.targets, traits, first, items),
@@ -176,6 +181,7 @@ def document_order_settings(settings: Settings) -> dict[str, Any]:
         "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
         "batch": settings.sequence.batch if reads_batch else None,
         "seed": settings.seed,
+        **settings.curriculum_key,
     }
 
 
@@ -185,6 +191,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
         "traits",
         *stream_reads(settings),
         *near_reads(settings),
+        *score_reads(settings),
         *(["frozen"] if settings.order.frozen_tokens else []),
     )
 

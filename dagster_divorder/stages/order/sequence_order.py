@@ -38,6 +38,7 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.order.scores import score_reads, sequence_scores
 from dagster_divorder.stages.output.shards import Parts, each_shard
 from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.store.reader import Reader
@@ -100,12 +101,13 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
 class Sequences(NamedTuple):
     """Packed sequences to order: as items, and as a plan; copies int64 (N,), a number of each document of the plan,
     equal for copies (`stream_copies`), or None where copies do not matter; frozen: the number of consumed ones, which
-    come first."""
+    come first; scores float64 (S,), what a curriculum follows, or None."""
 
     items: Items
     packed: PackedSequences
     copies: np.ndarray | None
     frozen: int
+    scores: np.ndarray | None = None
 
 
 def _order_sequences(run: Run) -> Made:
@@ -127,6 +129,7 @@ def _order_sequences(run: Run) -> Made:
         )
         targets = document_targets(settings.order.targets, traits, names, items)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
+    scores = sequence_scores(run, stream, packed)
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     bounds = [0, *packed.shards.tolist(), len(packed)]
 
@@ -138,7 +141,8 @@ def _order_sequences(run: Run) -> Made:
         if copies is not None:
             documents, number = np.unique(own_plan.document, return_inverse=True)
             own_plan, own_copies = replace(own_plan, document=number), copies[documents]
-        return Sequences(own_items, own_plan, own_copies, 0 if shard else frozen)
+        own_scores = None if scores is None else scores[begin:end]
+        return Sequences(own_items, own_plan, own_copies, 0 if shard else frozen, own_scores)
 
     order_shard = partial(order_sequences, settings=settings, targets=targets)
     orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
@@ -158,7 +162,7 @@ def _order_sequences(run: Run) -> Made:
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
-    items, packed, copies, frozen = sequences
+    items, packed, copies, frozen, scores = sequences
     not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
     full_sequences = len(packed) - bool(not_full)
     full, times = items.part(0, full_sequences), None
@@ -169,7 +173,8 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
         full.counts,
         full.groups,
         settings.sequence.epochs,
-        **settings.order_arguments(settings.sequence.strategy),
+        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum())),
+        scores=None if scores is None else scores[:full_sequences],
         weights=items.weights,
         coordinates=full.coordinates,
         copies=times,
@@ -193,6 +198,7 @@ def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
         "traits",
         *stream_reads(settings),
         *near_reads(settings),
+        *score_reads(settings),
         "packed_sequences",
     )
 
@@ -213,13 +219,15 @@ def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
         **settings.counted_key,
+        **settings.curriculum_key,
         **({} if settings.packing.packs else {"packs": False, **settings.within_key}),
     }
 
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    read = ("packed_sequences", "traits", *stream_reads(run.settings), *near_reads(run.settings))
+    reads = (*stream_reads(run.settings), *near_reads(run.settings), *score_reads(run.settings))
+    read = ("packed_sequences", "traits", *reads)
     return {**versions(run, *read), "vectors": vectors}
 
 

@@ -48,6 +48,12 @@ def shard_number(run: Run) -> int:
             f"{settings.order.shards_of:,} makes {shards} shards of {records:,} records, all of one mix; expected no "
             f"targets, or one shard: set order.shards_of to {records:,} or more"
         )
+    if shards > 1 and settings.curriculum.on:
+        raise InputError(
+            f"curriculum.score is {settings.curriculum.score!r}, and order.shards_of = {settings.order.shards_of:,} "
+            f"makes {shards} shards of {records:,} records, all of one mix; expected one shard: set order.shards_of to "
+            f"{records:,} or more"
+        )
     return shards
 
 

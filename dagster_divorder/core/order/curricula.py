@@ -1,0 +1,186 @@
+"""Curricula: orders along a schedule of a score, with every other trait at its mix in each window.
+
+Letters: M items, W windows.
+
+Items are laid out as the schedule asks (`core.order.schedule`) and cut into windows. Inside a window another strategy
+(`inside`) orders them: `original` leaves the plain orders of the papers, `random` gives their window shuffle (jitter),
+`balanced` keeps each window's own mix at every point of it. A window's mix is what the schedule leaves: where the score
+and a source go together, the source moves with the score.
+
+Guarantee: no item leaves its window. Strength 0 gives the order of `inside`.
+Cost: a sort, and `inside` over every window.
+Source: docs/decisions/curricula.md, and the papers of `core.order.schedule`.
+Known weakness: a window's mix differs from that of its neighbours by chance, as a sample of its size does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
+from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.schedule import (
+    Pieces,
+    due_times,
+    folded,
+    reversed_ranks,
+    sections,
+    segments,
+    through,
+)
+from dagster_divorder.core.order.strategy import Nesting, Strategy, StrategyOptions
+from dagster_divorder.errors import InputError
+
+WINDOW = 1 / 32
+"""Share of training in which an item may move."""
+
+
+class ShapeOptions(StrategyOptions):
+    inside: str = "random"
+    """The strategy that orders the items of a window; its options may be given too."""
+    strength: float = Field(1.0, ge=0, le=1)
+    """Share of the items that follow the schedule; the others are spread evenly."""
+    window: float = Field(WINDOW, gt=0, le=1)
+    """Share of training in which an item may move: nearer to the mix, and farther from the schedule, as it rises."""
+
+
+class FoldOptions(ShapeOptions):
+    folds: int = Field(5, ge=1)
+    """How often training passes over all ranks."""
+    descending: bool = False
+    """From the highest score down."""
+
+
+class StairOptions(ShapeOptions):
+    sections: int = Field(2, ge=1)
+    """Equal sections of the ranking; their borders are folded."""
+    ratio: float = Field(0.225, ge=0, le=1)
+    """Share of the ranking on each side of a border that is folded."""
+    folds: int = Field(3, ge=1)
+    """How often training passes over a border."""
+    descending: bool = False
+    """From the highest score down."""
+
+
+class SawOptions(StairOptions):
+    sections: int = Field(3, ge=1)
+    ratio: float = Field(0.075, ge=0, le=1)
+    folds: int = Field(2, ge=1)
+
+
+class SegmentOptions(ShapeOptions):
+    first: float = Field(0.1, ge=0, le=1)
+    """Share of training at its beginning that has one end of the ranking."""
+    last: float = Field(0.1, ge=0, le=1)
+    """Share of training at its end that has one end of the ranking."""
+    ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
+    """Which end of the ranking stands first, and which last."""
+
+
+class PointsOptions(ShapeOptions):
+    points: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
+    """(progress, rank), both from 0 to 1: the rank at each progress, on straight lines between them."""
+
+    @field_validator("points")
+    @classmethod
+    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        progress = [point[0] for point in points]
+        rises = all(before < after for before, after in pairwise(progress))
+        if not rises or len(points) < 2 or progress[0] != 0 or progress[-1] != 1:
+            raise ValueError(f"progress is {progress}; expected numbers that rise from 0 to 1")
+        if wrong := [rank for _, rank in points if not 0 <= rank <= 1]:
+            raise ValueError(f"rank is {wrong[0]}; expected a number from 0 to 1")
+        return points
+
+
+def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:
+    """The schedule of a shape, float64 (P, 4), with all its options."""
+    if shape in ("rise", "fall"):
+        pieces = folded(1)
+    elif shape in ("fold", "zigzag"):
+        pieces = folded(options["folds"], turning=shape == "zigzag")
+    elif shape in ("stair", "saw"):
+        pieces = sections(options["sections"], options["ratio"], options["folds"], turning=shape == "saw")
+    elif shape == "segment":
+        pieces = segments(options["first"], options["last"], options["ends"])
+    else:
+        pieces = through(options["points"])
+    return reversed_ranks(pieces) if shape == "fall" or options.get("descending") else pieces
+
+
+SHAPES: Mapping[str, type[ShapeOptions]] = {
+    "rise": ShapeOptions,
+    "fall": ShapeOptions,
+    "fold": FoldOptions,
+    "zigzag": FoldOptions,
+    "stair": StairOptions,
+    "saw": SawOptions,
+    "segment": SegmentOptions,
+    "points": PointsOptions,
+}
+"""The shapes of schedules, with their options."""
+
+
+def scheduled(problem: Problem, pieces: Pieces, strength: float) -> tuple[Order, NDArray[np.float64]]:
+    """(the items as they are due, int64 (M,); their times, float64 (M,), rising)."""
+    scores = problem.scores
+    assert scores is not None
+    first = problem.groups == 0
+    whole = float(problem.whole.values[first].sum())
+    begin = float(problem.placed.values[first].sum()) / whole if whole else 0.0
+    due = due_times(scores, problem.sizes, pieces, strength=strength, begin=begin, seed=problem.seed)
+    order = np.argsort(due, kind="stable")
+    return order, due[order]
+
+
+def window_bounds(sizes: NDArray[Any], window: float, batch: int) -> NDArray[np.int64]:
+    """Bounds of the windows of items in order, int64 (W + 1,): a share `window` of the tokens each, nearly; in whole
+    batches where items are equally long and a window has four or more."""
+    windows = max(1, min(len(sizes), round(1.0 / window)))
+    if not len(sizes) or sizes.min() == sizes.max():
+        return cell_bounds(len(sizes), windows, batch)
+    ends = np.cumsum(sizes, dtype=np.float64)
+    bounds = np.searchsorted(ends, ends[-1] * np.arange(windows + 1) / windows)
+    bounds[0], bounds[-1] = 0, len(sizes)
+    return np.unique(bounds)
+
+
+def permute(
+    others: Mapping[str, Strategy],
+    shape: str,
+    problem: Problem,
+    *,
+    inside: str,
+    strength: float,
+    window: float,
+    **options: Any,
+) -> Order:
+    own = {name: options.pop(name) for name in SHAPES[shape].model_fields if name in options}
+    strategy = others[inside].with_options(**options)
+    if problem.scores is None:
+        raise InputError(f"strategy {shape!r} got no scores; expected a number for each item")
+    if folds := [folds for folds in [own.get("folds", 1)] if folds > max(1, problem.items)]:
+        raise InputError(
+            f"folds is {folds[0]}, and there are {problem.items} items; expected {problem.items} at most"
+        )
+    if not strength or not problem.items:
+        return strategy.permute(problem)
+    order, _ = scheduled(problem, pieces_of(shape, own), strength)
+    bounds = window_bounds(problem.sizes[order], window, problem.batch)
+    return order_in_cells(problem, strategy, order, bounds, own_mix=True)
+
+
+def curricula(others: Mapping[str, Strategy]) -> list[Strategy]:
+    """A strategy for each shape, with `others` as possible strategies inside windows."""
+    functions: dict[str, Callable[..., Order]] = {shape: partial(permute, others, shape) for shape in SHAPES}
+    return [
+        Nesting(shape, function, SHAPES[shape], others=others, inner="inside", follows_score=True)
+        for shape, function in functions.items()
+    ]

@@ -1,0 +1,216 @@
+"""Schedules: where in the ranking of a score training is at each progress, and when each item is due.
+
+Letters: M items, P pieces.
+
+Progress and rank run from 0 to 1, by token: rank r is the score that a share r of the tokens stays below. A schedule is
+a list of pieces, straight lines over progress; two pieces may cover the same ranks at other times (folds), and a flat
+piece stands for a stretch whose ranks come in random order.
+
+Items are placed by the monotone coupling of ranks and the values of the schedule, so that every item gets a place,
+whatever is asked: the item at rank r is due when the schedule stands at its r-quantile. For the schedules of the papers
+that quantile is r itself. For others it is the nearest that can be had in mean square (the optimal transport between
+two distributions on a line). Where several pieces pass a rank, the items there take turns.
+
+Guarantee: `rise`, `fold`, `zigzag`, `stair`, `saw` and `segment` give the orders of their papers for items of equal
+length. Equal scores come in random order. Items without a score are spread evenly over all of training.
+Cost: O(M log M).
+Source: Data Efficacy for Language Model Training (arXiv 2506.21545) for `fold`; Demystifying Data Organization for
+Enhanced LLM Training (arXiv 2605.30334) for `zigzag`, `segment`, `stair` and `saw`.
+Known weakness: an item that is long beside the training stays in one place, so the schedule stands still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Pieces = NDArray[np.float64]
+"""float64 (P, 4), a piece a row: progress where it begins and ends, rank there."""
+
+ATOM = 1e-12
+"""Measures of progress below it are rounding."""
+
+
+def folded(folds: int, *, turning: bool = False) -> Pieces:
+    """All ranks `folds` times, each time every `folds`-th item. turning: every second time from the highest down."""
+    at = np.arange(folds + 1) / folds
+    down = (np.arange(folds) % 2 == 1) & turning
+    return np.column_stack([at[:-1], at[1:], down, ~down]).astype(np.float64)
+
+
+def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Pieces:
+    """Rising ranks, but for stretches of `ratio` on each side of the borders of equal sections, which are folded."""
+    pieces: list[Pieces] = []
+    at = 0.0
+    for border in np.arange(1, sections) / sections:
+        first, last = max(at, border - ratio), min(1.0, border + ratio)
+        if first > at:
+            pieces.append(np.array([[at, first, at, first]]))
+        if last > first:
+            pieces.append(first + (last - first) * folded(folds, turning=turning))
+            at = last
+    if at < 1.0:
+        pieces.append(np.array([[at, 1.0, at, 1.0]]))
+    return np.concatenate(pieces)
+
+
+def segments(first: float, last: float, ends: str) -> Pieces:
+    """A share `first` of the lowest or highest, the rest, a share `last`; each in random order. ends: "low-high" and
+    the like. If both ends are of one side, they share it at random."""
+    begins, closes = ({"low": 0.0, "high": 1.0}[end] for end in ends.split("-"))
+    pieces = [(0.0, first, begins), (first, 1.0 - last, 0.5), (1.0 - last, 1.0, closes)]
+    return np.array([(begin, end, at, at) for begin, end, at in pieces if end - begin > ATOM])
+
+
+def through(points: Sequence[tuple[float, float]]) -> Pieces:
+    """Straight lines through points (progress, rank), whose progress rises from 0 to 1."""
+    at = np.asarray(points, np.float64)
+    return np.column_stack([at[:-1, 0], at[1:, 0], at[:-1, 1], at[1:, 1]])
+
+
+def reversed_ranks(pieces: Pieces) -> Pieces:
+    """The same for the opposite score."""
+    return np.column_stack([pieces[:, :2], 1.0 - pieces[:, 2:]])
+
+
+def asked_rank(pieces: Pieces, progress: Floats) -> Floats:
+    """The rank that is asked for, float64 (n,), at each progress, float64 (n,)."""
+    piece = np.clip(np.searchsorted(pieces[:, 0], progress, side="right") - 1, 0, len(pieces) - 1)
+    begin, end, low, high = pieces[piece].T
+    return low + (high - low) * np.clip((progress - begin) / np.maximum(end - begin, ATOM), 0.0, 1.0)
+
+
+def due_times(
+    scores: Floats,
+    sizes: NDArray[np.generic],
+    pieces: Pieces,
+    *,
+    strength: float = 1.0,
+    begin: float = 0.0,
+    seed: int = 0,
+) -> Floats:
+    """The progress at which each item is due, float64 (M,) in [begin, 1].
+
+    scores: float64 (M,), NaN for none. sizes: (M,), the items' tokens. strength: the share of the items that follow the
+    schedule; the others are spread evenly. begin: progress before these items, already consumed.
+    """
+    random = np.random.default_rng(seed)
+    shuffled = random.permutation(len(scores))
+    scored = shuffled[~np.isnan(scores[shuffled])]
+    ranked = scored[np.argsort(scores[scored], kind="stable")]
+    # Every rank gives the same share of its items.
+    reached = np.floor(np.arange(len(ranked) + 1) * strength + random.random())
+    follows = np.diff(reached) > 0 if strength < 1.0 else np.ones(len(ranked), bool)
+    ranked = ranked[follows]
+    spread = np.ones(len(scores), bool)
+    spread[ranked] = False
+    others = shuffled[spread[shuffled]]
+    due = np.empty(len(scores))
+    due[others] = begin + (1.0 - begin) * _middles(sizes[others])
+    due[ranked] = _coupled(_clipped(pieces, begin), sizes[ranked], random)
+    return due
+
+
+def token_ranks(
+    scores: Floats, tokens: NDArray[np.generic], kept: Sequence[NDArray[np.integer]] = ()
+) -> Floats:
+    """The rank of each item by token, float64 (M,) in (0, 1), NaN without a score; equal scores have one rank. kept:
+    int (M,) each; ranks are among the items that are alike in all of them."""
+    known = np.flatnonzero(~np.isnan(scores))
+    order = known[np.lexsort([scores[known], *(codes[known] for codes in kept)])]
+    changes = np.zeros(len(order), bool)
+    for codes in kept:
+        changes[1:] |= np.diff(codes[order]) != 0
+    starts = np.flatnonzero(np.append(True, changes[1:])) if len(order) else np.zeros(0, np.int64)
+    ranks = np.full(len(scores), np.nan)
+    for first, last in zip(starts, np.r_[starts[1:], len(order)], strict=True):
+        items = order[first:last]
+        values, number = np.unique(scores[items], return_inverse=True)
+        weights = np.maximum(tokens[items].astype(np.float64), ATOM)
+        ends = np.cumsum(np.bincount(number, weights, len(values)))
+        sizes = np.diff(ends, prepend=0.0)
+        ranks[items] = ((ends - 0.5 * sizes) / ends[-1])[number]
+    return ranks
+
+
+def _coupled(pieces: Pieces, sizes: NDArray[np.generic], random: np.random.Generator) -> Floats:
+    """Times of items, float64 (n,), by rising rank."""
+    middles, due = _middles(sizes), np.empty(len(sizes))
+    stretches = _stretches(pieces)
+    measures = np.array([times[:, 2].sum() for times, _ in stretches])
+    edges = np.concatenate([[0.0], np.cumsum(measures / measures.sum())])
+    bounds = np.searchsorted(middles, edges)
+    bounds[0], bounds[-1] = 0, len(middles)
+    for (times, flat), first, last, low, high in zip(
+        stretches, bounds[:-1], bounds[1:], edges[:-1], edges[1:], strict=True
+    ):
+        if first == last:
+            continue
+        share = times[:, 2] / times[:, 2].sum()
+        if flat:
+            items = first + random.permutation(last - first)
+            at, ends = _middles(sizes[items]), np.cumsum(share)
+            piece = np.searchsorted(ends[:-1], at, side="right")
+            within = (at - (ends - share)[piece]) / share[piece]
+        else:
+            items = np.arange(first, last)
+            piece = _turns(share, last - first)
+            within = (middles[first:last] - low) / (high - low)
+        due[items] = times[piece, 0] + within * (times[piece, 1] - times[piece, 0])
+    return due
+
+
+def _stretches(pieces: Pieces) -> list[tuple[Floats, bool]]:
+    """By rising rank: (times of each piece in the stretch, float64 (B, 3): progress at its low and at its high end, and
+    its measure; whether the pieces are flat)."""
+    begin, end, first, last = pieces.T
+    low, high, measure = np.minimum(first, last), np.maximum(first, last), end - begin
+    flat = high - low <= ATOM
+    knots = _distinct(np.concatenate([first, last]))
+    stretches = []
+    for knot, above in zip(knots, [*knots[1:], np.inf], strict=True):
+        here = np.flatnonzero(flat & (np.abs(first - knot) <= ATOM) & (measure > ATOM))
+        if len(here):
+            stretches.append((np.column_stack([begin[here], end[here], measure[here]]), True))
+        inner = np.flatnonzero(~flat & (low <= knot + ATOM) & (high >= above - ATOM))
+        if len(inner):
+            slope = (measure / np.where(flat, 1.0, last - first))[inner]
+            at_low, at_high = (begin[inner] + slope * (rank - first[inner]) for rank in (knot, above))
+            stretches.append((np.column_stack([at_low, at_high, np.abs(at_high - at_low)]), False))
+    return stretches
+
+
+def _distinct(values: Floats) -> Floats:
+    values = np.sort(values)
+    return values[np.diff(values, prepend=-np.inf) > ATOM]
+
+
+def _turns(share: Floats, items: int) -> NDArray[np.int64]:
+    """A piece for each item, int64 (items,), in turns as even as shares allow: 0, 1, 2, 0, 1, 2 for equal ones."""
+    if len(share) == 1 or np.ptp(share) <= ATOM:
+        return np.arange(items) % len(share)
+    counts = np.diff(np.rint(np.cumsum(share) * items), prepend=0.0).astype(np.int64)
+    stamps = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
+    return np.repeat(np.arange(len(share)), counts)[np.argsort(stamps, kind="stable")]
+
+
+def _clipped(pieces: Pieces, begin: float) -> Pieces:
+    """The pieces from `begin` on."""
+    left = pieces[pieces[:, 1] > begin + ATOM].copy()
+    if not len(left):
+        return pieces
+    left[0, 2] = asked_rank(left[:1], np.array([begin]))[0] if left[0, 0] < begin else left[0, 2]
+    left[0, 0] = max(left[0, 0], begin)
+    return left
+
+
+def _middles(sizes: NDArray[np.generic]) -> Floats:
+    """The middle of each item in their sequence, float64 (n,) in (0, 1); items without tokens count as equally long."""
+    weights = sizes.astype(np.float64)
+    if not weights.sum() > 0:
+        weights = np.ones(len(sizes))
+    ends = np.cumsum(weights)
+    return (ends - 0.5 * weights) / (ends[-1] if len(ends) else 1.0)
