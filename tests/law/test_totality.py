@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from dagster_divorder import run_all
-from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.sections import PLAIN_STRATEGIES
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
@@ -104,8 +104,8 @@ BY_HAND: dict[str, list[Any]] = {
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
-    "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
-    "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
+    "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(PLAIN_STRATEGIES)],
+    "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(PLAIN_STRATEGIES)],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.template": ["", "\0", "{{ text }}", "{{ nope }}", "{{ text", "{% generation %}{{ text }}"],
@@ -167,7 +167,7 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"
-            by_hand = BY_HAND.get(name, sorted(STRATEGIES) if key == "strategy" else None)
+            by_hand = BY_HAND.get(name, sorted(PLAIN_STRATEGIES) if key == "strategy" else None)
             yield name, values_of(of.annotation) if by_hand is None else by_hand
 
 
@@ -288,7 +288,7 @@ MOST: dict[str, Any] = {
     "advanced.silhouette_documents": 2**53,
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
-    "comparison.documents": sorted(STRATEGIES),
+    "comparison.documents": sorted(PLAIN_STRATEGIES),
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
     "order.options": {"shards": 2**53, "buffer": 2**53},
