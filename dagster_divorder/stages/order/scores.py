@@ -32,17 +32,15 @@ def score_reads(settings: Settings) -> tuple[str, ...]:
     return ("scores",) if settings.curriculum.on else ()
 
 
-def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
-    """What a curriculum follows, by item of the stream, float64 (M,); None without one."""
-    return stream.of_items(run.arrays("scores", "scores")["rank"]) if run.settings.curriculum.on else None
+def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray:
+    """What a curriculum follows, by item of the stream, float64 (M,), NaN for none."""
+    return stream.of_items(run.arrays("scores", "scores")["rank"])
 
 
-def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
+def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
     """What a curriculum follows, by sequence, float64 (S,): the mean of its tokens that have a score, NaN where none
-    has; None without a curriculum."""
+    has."""
     ranks = stream_scores(run, stream)
-    if ranks is None:
-        return None
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
@@ -109,7 +107,7 @@ SCORES = WholeCorpus(
     description="The scores that the curriculum follows.",
     reads=_scores_reads,
     settings=_scores_settings,
-    when=lambda settings: settings.curriculum.on,
+    when=lambda settings: settings.needs_scores,
     content=("scores",),
     pace=(0.02, 0.0002),
     compute=_rank_records,

@@ -129,7 +129,7 @@ def _order_sequences(run: Run) -> Made:
         )
         targets = document_targets(settings.order.targets, traits, names, items)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
-    scores = sequence_scores(run, stream, packed)
+    scores = sequence_scores(run, stream, packed) if settings.curriculum.on else None
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     bounds = [0, *packed.shards.tolist(), len(packed)]
 
