@@ -54,7 +54,7 @@ def _order_documents(run: Run) -> Made:
         sizes = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
         refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
-    scores = stream_scores(run, stream) if settings.curriculum.on else None
+    scores = stream_scores(run, stream)
     orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None, scores))
     ordered, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())

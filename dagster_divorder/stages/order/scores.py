@@ -32,15 +32,24 @@ def score_reads(settings: Settings) -> tuple[str, ...]:
     return ("scores",) if settings.curriculum.on else ()
 
 
-def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray:
-    """What a curriculum follows, by item of the stream, float64 (M,), NaN for none."""
-    return stream.of_items(run.arrays("scores", "scores")["rank"])
+def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
+    """What a curriculum follows, by item of the stream, float64 (M,); None without one."""
+    return stream.of_items(run.arrays("scores", "scores")["rank"]) if run.settings.curriculum.on else None
 
 
-def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
-    """What a curriculum follows, by sequence, float64 (S,): the mean of its tokens that have a score, NaN where none
-    has."""
-    ranks = stream_scores(run, stream)
+def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
+    """What a curriculum follows, by sequence, float64 (S,): `sequence_ranks`, or where not all tokens follow it, the
+    places as packed; None without a curriculum."""
+    if not run.settings.curriculum.on:
+        return None
+    if run.settings.curriculum.strength < 1.0:
+        return np.arange(len(packed), dtype=np.float64)
+    return sequence_ranks(run, stream, packed)
+
+
+def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
+    """The mean rank of a sequence's tokens that have a score, float64 (S,), NaN where none has."""
+    ranks = stream.of_items(run.arrays("scores", "scores")["rank"])
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))

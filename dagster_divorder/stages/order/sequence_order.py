@@ -129,7 +129,7 @@ def _order_sequences(run: Run) -> Made:
         )
         targets = document_targets(settings.order.targets, traits, names, items)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
-    scores = sequence_scores(run, stream, packed) if settings.curriculum.on else None
+    scores = sequence_scores(run, stream, packed)
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     bounds = [0, *packed.shards.tolist(), len(packed)]
 
@@ -173,7 +173,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
         full.counts,
         full.groups,
         settings.sequence.epochs,
-        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum())),
+        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum()), packed=True),
         scores=None if scores is None else scores[:full_sequences],
         weights=items.weights,
         coordinates=full.coordinates,
