@@ -198,6 +198,11 @@ class Settings(BaseModel):
         return min(max(1 / 32, min(4 * batch, 1 / 8)), 64 * batch)
 
     @property
+    def needs_scores(self) -> bool:
+        """Whether records have scores: the orders follow them, or at strength 0 those that evidence compares."""
+        return self.curriculum.score is not None
+
+    @property
     def curriculum_key(self) -> dict[str, Any]:
         """The entry of the curriculum in keys; without one there is none."""
         if not self.curriculum.on:
