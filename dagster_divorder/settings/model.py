@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from dagster_divorder.core.order import STRATEGIES, Strategy
+from dagster_divorder.core.order.curricula import window_share
 from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError
@@ -193,9 +194,7 @@ class Settings(BaseModel):
     def curriculum_window(self, tokens: int) -> float:
         """The share of training in which an item may move, of `tokens` in all."""
         batch = self.sequence.batch * self.sequence.length / max(1, tokens)
-        if self.curriculum.window is not None:
-            return min(1.0, self.curriculum.window * batch)
-        return min(max(1 / 32, min(4 * batch, 1 / 8)), 64 * batch)
+        return window_share(self.curriculum.window, batch)
 
     @property
     def needs_scores(self) -> bool:
