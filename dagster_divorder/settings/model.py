@@ -178,13 +178,16 @@ class Settings(BaseModel):
             **self.strategy_options(name),
         }
 
-    def plan_arguments(self, name: str, tokens: int) -> dict[str, Any]:
+    def plan_arguments(self, name: str, tokens: int, *, packed: bool = False) -> dict[str, Any]:
         """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
-        items."""
+        items. packed: the items are sequences. Where only a part of the tokens follows the schedule, a sequence holds
+        documents of both kinds, so its place as packed is its place in the schedule."""
         arguments = self.order_arguments(name)
         if not self.curriculum.on:
             return arguments
         along = {"strategy": self.curriculum.form, "inside": name, **self.curriculum.shape_options}
+        if packed and self.curriculum.strength < 1.0:
+            along = {"strategy": "rise", "inside": name}
         return {**arguments, **along, "window": self.curriculum_window(tokens)}
 
     def curriculum_window(self, tokens: int) -> float:

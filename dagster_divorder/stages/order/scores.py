@@ -39,10 +39,12 @@ def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
 
 def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
     """What a curriculum follows, by sequence, float64 (S,): the mean of its tokens that have a score, NaN where none
-    has; None without a curriculum."""
+    has; None without a curriculum. Where not all tokens follow it, the places as packed."""
     ranks = stream_scores(run, stream)
     if ranks is None:
         return None
+    if run.settings.curriculum.strength < 1.0:
+        return np.arange(len(packed), dtype=np.float64)
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
