@@ -135,6 +135,21 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _trained_shapes_have_a_score(self) -> Self:
+        named = {name: trained_order(name) for name in self.evidence.orders if trained_order(name).inside}
+        for name, order in named.items():
+            if self.curriculum.score is None:
+                raise ValueError(
+                    f"evidence.orders names {name!r}, which follows a score; name one in curriculum.score "
+                    "(curriculum.strength = 0 leaves the plan as it is), or remove the order"
+                )
+            if order.sequences == "points" and self.curriculum.points is None:
+                raise ValueError(
+                    f"evidence.orders names {name!r}, and curriculum.points is unset; give them, or remove the order"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
@@ -142,7 +157,8 @@ class Settings(BaseModel):
         in_use += [*self.comparison.documents, *self.comparison.sequences]
         if self.evidence.tokens is not None:
             orders = map(trained_order, self.evidence.orders)
-            in_use += [name for order in orders for name in order[:2] if name in STRATEGIES]
+            read = [name for order in orders for name in (order.documents, order.inside or order.sequences)]
+            in_use += [name for name in read if name in STRATEGIES]
         try:
             declared = {option for name in in_use for option in self.strategy(name).options}
         except InputError as error:
@@ -181,11 +197,22 @@ class Settings(BaseModel):
     def plan_arguments(self, name: str, tokens: int) -> dict[str, Any]:
         """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
         items."""
-        arguments = self.order_arguments(name)
         if not self.curriculum.on:
-            return arguments
-        along = {"strategy": self.curriculum.form, "inside": name, **self.curriculum.shape_options}
-        return {**arguments, **along, "window": self.curriculum_window(tokens)}
+            return self.order_arguments(name)
+        return self.shape_arguments(self.curriculum.form, name, tokens)
+
+    def shape_arguments(self, shape: str, inside: str, tokens: int) -> dict[str, Any]:
+        """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's own
+        shape has its options, and its strength where that is above 0; others have the defaults. tokens: of all items.
+        """
+        own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
+        return {
+            **self.order_arguments(inside),
+            "strategy": shape,
+            "inside": inside,
+            **(own if shape == self.curriculum.form else {}),
+            "window": self.curriculum_window(tokens),
+        }
 
     def curriculum_window(self, tokens: int) -> float:
         """The share of training in which an item may move, of `tokens` in all."""
@@ -255,6 +282,12 @@ class Settings(BaseModel):
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""
         return self.heldout.documents is not None
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether records get scores: the plan follows them, or an order of `evidence` that is trained does."""
+        trained = self.evidence.orders if self.evidence.tokens is not None else ()
+        return self.curriculum.on or any(trained_order(name).inside for name in trained)
 
     @property
     def selects(self) -> bool:
