@@ -61,9 +61,7 @@ def mixed(value: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def word_hashes(
-    data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]
-) -> int:
+def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> int:
     """Writes the hash of each word of a text into hashes, in order; returns their number. Room for half of
     the bytes and one suffices.
 

@@ -62,9 +62,7 @@ def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
             before = latest[_slot(text, at)]
             if start <= before < at:
                 distance = at - before
-                while (
-                    size < LONGEST_MATCH and at + size < end and text[before + size] == text[at + size]
-                ):
+                while size < LONGEST_MATCH and at + size < end and text[before + size] == text[at + size]:
                     size += 1
         if size >= SHORTEST_MATCH:
             for number, counts, first in (
