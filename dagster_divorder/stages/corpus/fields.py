@@ -57,13 +57,13 @@ NAMED = 20
 def computed_score(settings: Settings) -> str | None:
     """The computed score that a curriculum follows."""
     chosen = settings.curriculum
-    return chosen.score if chosen.on and chosen.path is None and chosen.score in SCORES else None
+    return chosen.score if chosen.path is None and chosen.score in SCORES else None
 
 
 def score_field(settings: Settings) -> str | None:
     """The field of the input that a curriculum follows."""
     chosen = settings.curriculum
-    return chosen.score if chosen.on and chosen.path is None and chosen.score not in SCORES else None
+    return chosen.score if chosen.path is None and chosen.score not in SCORES else None
 
 
 def coded_traits(settings: Settings) -> list[str]:

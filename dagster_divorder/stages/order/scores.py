@@ -70,13 +70,18 @@ def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
 
 
 def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
-    """What a curriculum follows, by sequence, float64 (S,): the mean of its tokens that have a score, NaN where none
-    has; None without a curriculum. Where not all tokens follow it, the places as packed."""
-    ranks = stream_scores(run, stream)
-    if ranks is None:
+    """What a curriculum follows, by sequence, float64 (S,): `sequence_ranks`, or where not all tokens follow it, the
+    places as packed; None without a curriculum."""
+    if not run.settings.curriculum.on:
         return None
     if run.settings.curriculum.strength < 1.0:
         return np.arange(len(packed), dtype=np.float64)
+    return sequence_ranks(run, stream, packed)
+
+
+def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
+    """The mean rank of a sequence's tokens that have a score, float64 (S,), NaN where none has."""
+    ranks = stream.of_items(run.arrays("scores", "scores")["rank"])
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
@@ -347,7 +352,7 @@ SCORES = WholeCorpus(
     reads=_scores_reads,
     settings=_scores_settings,
     inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
-    when=lambda settings: settings.curriculum.on,
+    when=lambda settings: settings.needs_scores,
     content=("scores",),
     check_settings=_check_settings,
     pace=(0.02, 0.0002),

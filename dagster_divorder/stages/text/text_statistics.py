@@ -11,13 +11,10 @@ from functools import partial
 import numpy as np
 
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import SCORES, computed_score
+from dagster_divorder.stages.corpus.fields import computed_score
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.view import Fragment
-
-STAGE = "text_statistics"
 
 
 def describe(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
@@ -31,18 +28,13 @@ def describe(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
     }
 
 
-def _needed(settings: Settings) -> bool:
-    score = computed_score(settings)
-    return score is not None and SCORES[score][0] == STAGE
-
-
 TEXT_STATISTICS = PerDocument(
-    name=STAGE,
+    name="text_statistics",
     version=1,
     asset=False,
     description="How far the text of each document compresses, and how varied its words are.",
     reads=("raw_docs",),
-    when=_needed,
+    when=lambda settings: computed_score(settings) in ("compression", "lexical_diversity"),
     doing="measuring texts",
     pace=(0.02, 0.02),
     compute=lambda run: partial(describe, run.store),
