@@ -236,6 +236,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
+        *(figures["scores"]["notes"] if "scores" in figures else []),
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
         "",
         *for_trainer,
