@@ -662,13 +662,17 @@ class Curriculum(_Section):
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:
         if self.score is None:
-            given = sorted(self.model_fields_set - {"score"})
-            if given:
+            defaults = type(self).model_fields
+            if given := [
+                name
+                for name in sorted(self.model_fields_set)
+                if getattr(self, name) != defaults[name].get_default(call_default_factory=True)
+            ]:
                 raise ValueError(
                     f"{given[0]} is set, and score is not; name what to follow in curriculum.score"
                 )
             return self
-        if self.points is not None and "shape" in self.model_fields_set:
+        if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
         shape = STRATEGIES[self.form]
         own = set(shape.Options.model_fields) - CURRICULUM_KEYS
