@@ -38,11 +38,18 @@ def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
 
 
 def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
-    """What a curriculum follows, by sequence, float64 (S,): the mean of its tokens that have a score, NaN where none
-    has; None without a curriculum."""
-    ranks = stream_scores(run, stream)
-    if ranks is None:
+    """What a curriculum follows, by sequence, float64 (S,): `sequence_ranks`, or where not all tokens follow it, the
+    places as packed; None without a curriculum."""
+    if not run.settings.curriculum.on:
         return None
+    if run.settings.curriculum.strength < 1.0:
+        return np.arange(len(packed), dtype=np.float64)
+    return sequence_ranks(run, stream, packed)
+
+
+def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
+    """The mean rank of a sequence's tokens that have a score, float64 (S,), NaN where none has."""
+    ranks = stream.of_items(run.arrays("scores", "scores")["rank"])
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
@@ -109,7 +116,7 @@ SCORES = WholeCorpus(
     description="The scores that the curriculum follows.",
     reads=_scores_reads,
     settings=_scores_settings,
-    when=lambda settings: settings.curriculum.on,
+    when=lambda settings: settings.needs_scores,
     content=("scores",),
     pace=(0.02, 0.0002),
     compute=_rank_records,
