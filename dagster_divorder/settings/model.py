@@ -202,9 +202,9 @@ class Settings(BaseModel):
         return self.shape_arguments(self.curriculum.form, name, tokens)
 
     def shape_arguments(self, shape: str, inside: str, tokens: int) -> dict[str, Any]:
-        """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's own
-        shape has its options, and its strength where that is above 0; others have the defaults. tokens: of all items.
-        """
+        """The arguments of `core.order.order` for a shape, with the strategy `inside` in its windows. The curriculum's
+        own shape has its options, and its strength where that is above 0; other shapes have the defaults. tokens: of
+        all items."""
         own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
         return {
             **self.order_arguments(inside),
