@@ -25,6 +25,7 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -802,14 +803,20 @@ class Comparison(_Section):
     """Sequence orders that it runs on each of them."""
 
 
+RateSchedule = Literal["cosine", "constant", "wsd"]
+"""Schedules of the learning rate, as `models.training.rate` has them."""
+
+
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
     Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: where
+    `sequences` is a shape of a curriculum, the strategy inside its windows, else ""."""
 
     documents: str
     sequences: str
     apart: bool
+    inside: str = ""
 
 
 TRAINED_ORDERS = {
@@ -820,6 +827,8 @@ TRAINED_ORDERS = {
     "curated": TrainedOrder("curated", "curated", False),
     "curated_epochs": TrainedOrder("curated", "epochs", False),
     "cluster_packed": TrainedOrder("clusters", "random", False),
+    **{shape: TrainedOrder("curated", shape, False, "random") for shape in SHAPES},
+    **{f"{shape}_balanced": TrainedOrder("curated", shape, False, "balanced") for shape in SHAPES},
 }
 APART = "_apart"
 
@@ -836,9 +845,10 @@ def trained_order(text: str) -> TrainedOrder:
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
             'sequences, such as "stratified/original"; each also with _apart behind it'
         )
-    if documents != "curated":
-        _known_strategy(documents)
-    return TrainedOrder(documents, _known_strategy(sequences), False)
+    for name in {documents, sequences} - {"curated"} | {sequences}:
+        if STRATEGIES[_known_strategy(name)].follows_score:
+            raise ValueError(f"{text!r} names {name!r}, a schedule of the plan's sequences; name it alone")
+    return TrainedOrder(documents, sequences, False)
 
 
 def shuffled_order(text: str) -> str:
@@ -869,7 +879,8 @@ class Evidence(_Section):
     )
     """Orders that are compared; all are held against random_sequences, which is always among them. With `_apart` behind
     its name, attention stops where a document does, in training and in validation; random_sequences_apart then
-    joins."""
+    joins. A shape, such as saw: the plan's sequences along that schedule of curriculum.score, shuffled in windows;
+    saw_balanced: balanced in windows. curriculum.options are those of curriculum.shape alone."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
     epochs: int = Field(2, ge=1, le=100)
@@ -877,12 +888,26 @@ class Evidence(_Section):
     seeds: int = Field(3, ge=1, le=100)
     """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates that each order is trained with, as cosines after a rise over the first twentieth; none: the
-    model's own."""
+    """Learning rates that each order is trained with, after a rise over the first twentieth; none: the model's own."""
+    schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
+    """Schedules of the learning rate that each order is trained with, one or several. cosine: falls to a tenth from
+    the beginning; wsd: over the last fifth; constant: never, so that the last data count as much as the first."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
     """Time that all trainings may take, by the speed of a few steps: tokens are made fewer until they fit."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _each_schedule_once(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(given, tuple) and not 0 < len(given) == len(set(given)):
+            raise ValueError("expected one of cosine, constant and wsd, or several, each once")
+        return given
+
+    @property
+    def schedules(self) -> tuple[RateSchedule, ...]:
+        """`schedule`, one or several."""
+        return self.schedule if isinstance(self.schedule, tuple) else (self.schedule,)
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

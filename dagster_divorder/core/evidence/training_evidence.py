@@ -39,13 +39,15 @@ PLACES = 100
 """Parts in which losses along the data are averaged."""
 RANKED_AT = (0.2, 1.0)
 """Parts of training after which gradients are measured."""
+AVERAGES = ("averaged", "exponential average")
+"""Averages of the last weights: the plain one of some checkpoints, and the exponential one of all steps."""
 
 
 class Trained(NamedTuple):
     """Records of a training. failed: the first step whose loss was not finite, after which all is NaN; -1 without one.
 
     losses, norms: float32 (T,), of each batch before its step: nats a token, length of the gradient. heldout: float64
-    (E, S), after each epoch. remembered: float64 (10,), loss of the first tenth's sequences after each tenth of the
+    (E, S), after each epoch. averaged: float64 (2, S), at the end, of each of AVERAGES. remembered: float64 (10,), loss of the first tenth's sequences after each tenth of the
     first epoch. ranks: float64 (2, W), stable rank of batch gradients, at RANKED_AT. noise: float64 (2,), at the end of
     the first epoch: the variance of batch gradients (summed over entries), and the squared length of their mean.
     """
@@ -53,6 +55,7 @@ class Trained(NamedTuple):
     losses: Floats
     norms: Floats
     heldout: Floats
+    averaged: Floats
     remembered: Floats
     ranks: Floats
     noise: Floats
