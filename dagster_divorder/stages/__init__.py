@@ -12,6 +12,7 @@ from dagster_divorder.stages.corpus.ids import IDS
 from dagster_divorder.stages.corpus.minhash import MINHASH
 from dagster_divorder.stages.corpus.near_duplicates import NEAR_DUPLICATES
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
+from dagster_divorder.stages.evidence.curriculum_comparison import CURRICULUM_COMPARISON
 from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
@@ -103,6 +104,7 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        CURRICULUM_COMPARISON,
         SET_DIVERSITY,
         TRAINING_EVIDENCE,
         ORDERING_ANIMATION,
