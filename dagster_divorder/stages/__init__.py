@@ -16,6 +16,7 @@ from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
 from dagster_divorder.stages.measure.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.measure.schedule import SCHEDULE
 from dagster_divorder.stages.measure.set_diversity import SET_DIVERSITY
 from dagster_divorder.stages.measure.stationarity import STATIONARITY
 from dagster_divorder.stages.mix.heldout import HELDOUT
@@ -95,6 +96,7 @@ GRAPH = Graph(
         PACKED_SEQUENCES,
         SEQUENCE_ORDER,
         STATIONARITY,
+        SCHEDULE,
         DIVERSITY_METRICS,
         CURATED_OUTPUT,
         EXPORTS,

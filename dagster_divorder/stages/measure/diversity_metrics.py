@@ -450,7 +450,8 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # Only the picture shows names of clusters.
     names = ["cluster_names"] if "plot" in settings.output.sidecars else []
-    return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
+    schedule = ["schedule"] if settings.curriculum.on else []
+    return ("raw_docs", *names, "traits", *stream_reads(settings), *orders, *schedule)
 
 
 def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
