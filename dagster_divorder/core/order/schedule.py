@@ -61,10 +61,14 @@ def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Piece
 
 
 def segments(first: float, last: float, ends: str) -> Pieces:
-    """A share `first` of the lowest or highest, the rest, a share `last`; each in random order. ends: "low-high" and
-    the like. If both ends are of one side, they share it at random."""
-    begins, closes = ({"low": 0.0, "high": 1.0}[end] for end in ends.split("-"))
-    pieces = [(0.0, first, begins), (first, 1.0 - last, 0.5), (1.0 - last, 1.0, closes)]
+    """A share `first` of the lowest or highest, the rest, a share `last`; each in random order, at its mean rank. ends:
+    "low-high" and the like. If both ends are of one side, they share it at random."""
+    begins, closes = ends.split("-")
+    sides = [(begins, first), (closes, last)]
+    low, high = (sum(share for end, share in sides if end == side) for side in ("low", "high"))
+    rank = {"low": low / 2, "high": 1.0 - high / 2}
+    rest = (1.0 + low - high) / 2
+    pieces = [(0.0, first, rank[begins]), (first, 1.0 - last, rest), (1.0 - last, 1.0, rank[closes])]
     return np.array([(begin, end, at, at) for begin, end, at in pieces if end - begin > ATOM])
 
 
