@@ -188,7 +188,9 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     full, times = items.part(0, full_sequences), None
     if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
+        # Along a schedule copies are apart inside windows, not between the parts of the plan.
+        plan = replace(packed, parts=packed.parts[:0]) if settings.curriculum.on else packed
+        times = sequence_times(plan, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
     orders = epoch_orders(
         full.counts,
         full.groups,
