@@ -246,9 +246,10 @@ def measure_along(
 
 
 class _LapFigures(NamedTuple):
-    """curves: by name, float64 (n,); `progress` is the lap's. shuffled: mean ranks of draws, float64 (n,). deviations: by order, sum and tokens. middles: progress
-    of batches, float64 (B,). traits: by trait, (tv float64 (B,), moved float64 (B,), tv of draws [float64 (B,)]).
-    seams: mean rank achieved and asked, float64 (2, epochs), in an epoch's first window, and in its last."""
+    """curves: by name, float64 (n,); `progress` is the lap's. shuffled: mean ranks of draws, float64 (n,). deviations:
+    by order, sum and tokens. middles: progress of batches, float64 (B,). traits: by trait, (tv float64 (B,), moved
+    float64 (B,), tv of draws [float64 (B,)]). seams: mean rank achieved and asked, float64 (2, epochs), in an epoch's
+    first window, and in its last."""
 
     curves: dict[str, Floats]
     shuffled: list[Floats]

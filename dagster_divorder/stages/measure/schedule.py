@@ -63,17 +63,25 @@ def _schedule(arguments: dict[str, Any]) -> Schedule:
     return Schedule(pieces_of(shape, options), options["strength"])
 
 
-def sequence_laps(run: Run, stream: TrainingStream, packed: PackedSequences) -> list[Lap]:
-    """The laps of the plan's sequences in training."""
+def full_sequences(settings: Settings, packed: PackedSequences) -> np.ndarray:
+    """Whether each sequence is full, or packing fills none, bool (S,)."""
+    full = np.ones(len(packed), bool)
+    if settings.packing.method in FILLED and len(packed):
+        full[-1] = packed.padding[-1] == 0
+    return full
+
+
+def sequence_laps(
+    run: Run, stream: TrainingStream, packed: PackedSequences, epochs: np.ndarray | None = None
+) -> list[Lap]:
+    """The laps of sequences in training. epochs: int64 (E, n), place in an epoch -> sequence, by default the plan's."""
     settings, frozen = run.settings, run.receipt("packed_sequences").facts["frozen_sequences"]
-    counted = np.add.reduceat(np.append(run_counter(run, stream.view)(packed), 0), packed.indptr[:-1])
+    counted = np.diff(np.append(0, np.cumsum(run_counter(run, stream.view)(packed)))[packed.indptr])
     scores = sequence_scores(run, stream, packed)
     assert scores is not None
     arguments = settings.plan_arguments("original", int(packed.length.sum()), packed=True)
-    full = np.ones(len(packed), bool)
-    if settings.packing.method in FILLED and len(packed):
-        full[-1] &= packed.padding[-1] == 0
-    epochs = load_sequence_order(run)
+    full = full_sequences(settings, packed)
+    epochs = load_sequence_order(run) if epochs is None else epochs
     together = settings.curriculum.epochs == "together"
     rows = [epochs.ravel()] if together else list(epochs)
     laps = []
