@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
+from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
+from dagster_divorder.view.schedule import followed, highest, meanings, rows, sentences, trait_names
+from dagster_divorder.view.schedule import notes as schedule_notes
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
@@ -47,6 +49,7 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([mix(data)] if data.settings.repeats else []),
         *([chosen(data)] if data.chosen else []),
         *([targets(data)] if data.settings.order.targets else []),
+        *([schedule(data.schedule)] if data.schedule else []),
         drift(data),
         *([worst(data)] if data.worst else []),
         along(data),
@@ -244,8 +247,36 @@ def mix(data: Numbers) -> Section:
         "How often each record is trained on",
         f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
         "than its share is read again, as far apart as can be; one that has more is read in an even part.",
-        [table("The mix, planned and realised", rows)],
+        [table("The mix, planned and realised", rows), *_tiers(data.manifest["mixing"])],
     )
+
+
+def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
+    """How often the tiers of the second of `mixing.trait` are trained on, over all values of the first."""
+    tiers: dict[str, list[Mapping[str, Any]]] = {}
+    for row in mixing.get("tiers", ()):
+        tiers.setdefault(row["tier"], []).append(row)
+    if not tiers:
+        return []
+    rows = []
+    for tier in sorted(tiers, key=lambda name: (len(name), name)):
+        every = tiers[tier]
+        unique = sum(row["unique tokens"] for row in every)
+        planned = sum(row["unique tokens"] * row["planned epochs"] for row in every)
+        tokens, epochs = sum(row["tokens trained on"] for row in every), [row["epochs"] for row in every]
+        rows.append(
+            {
+                "tier": tier,
+                f"values of {mixing['trait']}": number(len(every)),
+                "tokens there are": number(unique),
+                "epochs planned": fixed(planned / max(1, unique), 2),
+                "epochs": fixed(tokens / max(1, unique), 2),
+                "lowest": fixed(min(epochs), 2),
+                "highest": fixed(max(epochs), 2),
+            }
+        )
+    caption = f"Tiers of {mixing['quality']} within each value of {mixing['trait']}, the worst first"
+    return [table(caption, rows)]
 
 
 def chosen(data: Numbers) -> Section:
@@ -414,6 +445,53 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         ),
         table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
     ]
+
+
+def schedule(measured: Mapping[str, Any]) -> Section:
+    """The score along training, and the mix of everything else at each point of the schedule. measured: figures of the
+    stage `schedule`."""
+    scale = measured["scales"]["sequences"]
+    curves, name, traits = scale["curves"], clip(measured["score"], SHORT_NAME), trait_names(scale)
+    panels = [
+        Panel(f"rank of {name}", partial(charts.schedule, curves=curves)),
+        Panel(f"{name}, median", partial(charts.score, curves=curves)),
+    ]
+    of_traits = [
+        Panel(
+            clip(trait, SHORT_NAME),
+            partial(charts.at_points, tenths=scale["along"][trait], top=highest(scale)),
+        )
+        for trait in traits
+    ]
+    beside = [
+        f"{clip(trait, SHORT_NAME)} {points(figures['batch'])} %, shuffled in windows {points(figures['shuffled'])} %"
+        for trait, figures in scale["traits"].items()
+    ]
+    parts = [
+        part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"]]),
+        chart(
+            "schedule",
+            panels if curves else [],
+            f"{followed(measured)}: the rank that is asked for and the rank that came, and the median score.",
+            f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the ranks from the 10th to the "
+            "90th percentile. Can be had: the schedule alone, without windows.",
+            across=2,
+        ),
+        part("legend", [MOVED, WINDOWS, SERIES["sequences"]]),
+        chart(
+            "at-points",
+            of_traits,
+            f"Batches against the mix at their point of the schedule: {'; '.join(beside)}.",
+            f"{ALONG}: % of a batch’s tokens that would have to change for the trait’s mix at that point, mean of each "
+            "tenth. Moved: how far the schedule itself takes that mix from the corpus’s.",
+        ),
+        *(
+            table(f"{items.capitalize()} in order beside the same shuffled in windows", rows(figures))
+            for items, figures in measured["scales"].items()
+        ),
+        part("notes", [line.removesuffix(".") for line in (*meanings(), *schedule_notes(measured))]),
+    ]
+    return Section("schedule", f"The schedule: {followed(measured)}", " ".join(sentences(measured)), parts)
 
 
 def drift(data: Numbers) -> Section:
@@ -670,6 +748,13 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
         ),
     ]
+    parts.append(
+        table(
+            "Held-out loss by schedule of the learning rate: of the last weights, of their average, and of their "
+            "exponential moving average (EMA); each less that of shuffled sequences",
+            schedule_rows(summary),
+        )
+    )
     if rates := rate_rows(summary):
         parts.append(table("Held-out loss by learning rate", rates))
     return Section(
