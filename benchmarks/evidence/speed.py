@@ -52,6 +52,7 @@ def main() -> None:
         class_count=classes,
         seed=0,
         learning_rate=1e-3,
+        schedule="cosine",
         batch=given.batch,
         epochs=2,
         attend_within_documents=False,

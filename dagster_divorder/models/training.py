@@ -4,13 +4,16 @@ Letters: B sequences a batch, L tokens a sequence, T steps of all epochs, E epoc
 
 A small decoder predicts the next token. Batches are consecutive in the order, and nothing shuffles them again. The
 gradient is never clipped, since its norm is measured. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning rate
-rises over WARM_UP of the steps and then stays, or falls to LAST_RATE of itself on a cosine.
+rises over WARM_UP of the steps and then follows a schedule (`rate`). Averages of the last weights are validated, too:
+the plain one of CHECKPOINTS over the last AVERAGED of the steps, and an exponential one of all steps.
 Guarantee: the same sequences, order, seed and settings give the same numbers on one type of machine: one thread on a
 CPU, deterministic kernels on a GPU; weights are drawn on the CPU, so that all devices begin alike.
-Cost: 6 multiplications a token for each weight, and 2 % more for the other measures beside the loss.
+Cost: 6 multiplications a token for each weight, and 2 % more for the other measures beside the loss; memory of two
+more copies of the weights.
 Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
 validation loss by source and loss along the data, TokenShard (On Shuffling Tokens); the noise of the gradient,
-McCandlish et al. 2018.
+McCandlish et al. 2018; `wsd`, MiniCPM (arXiv 2404.06395), with the decay of arXiv 2405.18392; a constant rate and
+averaged checkpoints for curricula, How Learning Rate Decay Wastes Your Best Data (arXiv 2511.18903).
 Known weakness: the rarest ids, beyond a preset's vocabulary, share the last quarter of it, so losses of presets do not
 compare with those of other models.
 """
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
+from dagster_divorder.core.evidence.training_evidence import AVERAGES, RANKED_AT, Trained
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.memory import is_out_of_memory, main_memory
 from dagster_divorder.errors import InputError
@@ -43,6 +46,12 @@ if TYPE_CHECKING:
     from dagster_divorder.readers.export import Export
 
 WARM_UP, LAST_RATE = 0.05, 0.1
+DECAY = 0.2
+"""Last part of the steps in which the rate of `wsd` falls."""
+AVERAGED, CHECKPOINTS = 0.2, 8
+"""The last part of the steps whose weights are averaged, and from how many evenly spaced steps of it."""
+MEAN_AGE = 0.05
+"""Mean age of the weights in the exponential average, as a part of the steps: AVERAGED then has 98 % of it."""
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
 LOGITS = 1 << 25
 """Most scores of a micro-batch: 128 MB of float32, kept some three times."""
@@ -84,9 +93,10 @@ class Task:
     """One training.
 
     model: a preset, or the directory of a config.json. classes: int32 (V,), the class as which each token id is read;
-    class_count: their number. attend_within_documents: attention stops at the ends of documents, in validation too.
-    heldout: by source, int32 (2 or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1
-    for what counts, 0 for the rest, without which all does.
+    class_count: their number. schedule: of the learning rate (`rate`). attend_within_documents: attention stops at the
+    ends of documents; validation then scores each document alone, without its first token. heldout: by source, int32 (2
+    or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1 for what counts, 0 for the
+    rest, without which all does.
     """
 
     model: str
@@ -94,6 +104,7 @@ class Task:
     class_count: int
     seed: int
     learning_rate: float
+    schedule: str
     batch: int
     epochs: int
     attend_within_documents: bool
@@ -306,6 +317,7 @@ class _Loop:
         # The processor multiplies in this dtype; the weights stay float32.
         self.dtype = _dtype(task.device)
         self.steps = len(self.stream)
+        self.averages = _Averages(self.weights, self.steps)
 
     def run(self, advance: Callable[[int], object]) -> Trained:
         import torch
@@ -316,6 +328,7 @@ class _Loop:
             losses=np.full(steps, np.nan, np.float32),
             norms=np.full(steps, np.nan, np.float32),
             heldout=np.full((task.epochs, len(task.heldout)), np.nan),
+            averaged=np.full((len(AVERAGES), len(task.heldout)), np.nan),
             remembered=np.full(TENTHS, np.nan),
             ranks=np.full((len(RANKED_AT), len(self.matrices)), np.nan),
             noise=np.full(2, np.nan),
@@ -326,7 +339,7 @@ class _Loop:
         ranks: dict[int, list[NDArray[np.float64]]] = {end: [] for end in ranked}
         for step, (inputs, labels) in enumerate(self.stream):
             for group in self.optimiser.param_groups:
-                group["lr"] = task.learning_rate * rate(step, steps)
+                group["lr"] = task.learning_rate * rate(step, steps, task.schedule)
             loss = self._backward(inputs, labels)
             if not math.isfinite(loss):
                 advance((steps - step) * task.batch * self.length)  # nothing is left to do
@@ -338,6 +351,7 @@ class _Loop:
                 if end - RANKED_BATCHES <= step < end:
                     ranks[end].append(np.array([stable_rank(matrix.grad) for matrix in self.matrices]))
             self.optimiser.step()
+            self.averages.add(step)
             advance(task.batch * self.length)
             done = step + 1
             for tenth, end in enumerate(tenths):
@@ -347,11 +361,14 @@ class _Loop:
             if done == epoch:
                 trained.noise[:] = self._noise(epoch, noisy_batches(epoch))
             if done % epoch == 0 and done // epoch <= task.epochs:
-                trained.heldout[done // epoch - 1] = [
-                    self._loss_of(task.heldout[name]) for name in sorted(task.heldout)
-                ]
+                trained.heldout[done // epoch - 1] = self._heldout()
         for at, end in enumerate(ranked):
             trained.ranks[at] = np.mean(ranks[end], axis=0)
+        for at, average in enumerate(self.averages.weights()):
+            with torch.no_grad():
+                for weight, values in zip(self.weights, average, strict=True):
+                    weight.copy_(values)
+            trained.averaged[at] = self._heldout()
         return trained
 
     def _backward(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> float:
@@ -398,12 +415,19 @@ class _Loop:
             scores.flatten(0, 1).float(), targets.flatten(), ignore_index=self.ignored, reduction="sum"
         )
 
+    def _heldout(self) -> list[float]:
+        """The held-out loss of each source, sorted."""
+        return [self._loss_of(self.task.heldout[name]) for name in sorted(self.task.heldout)]
+
     def _loss_of(self, heldout: NDArray[np.int32]) -> float:
         """Nats a token of rows of `Task.heldout`; NaN if they have no token to predict."""
         import torch
 
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
         counts = heldout[0, :, 1:] >= 0 if len(heldout) == 2 else heldout[2, :, 1:] > 0
+        if self.task.attend_within_documents:
+            # What stands before the first token of a document is another one.
+            counts = counts & (heldout[1, :, 1:] > 0)
         total, counted = 0.0, int(counts.sum())
         with torch.no_grad():
             for rows in self._micro_batches(heldout.shape[1]):
@@ -446,6 +470,36 @@ class _Loop:
         return (squares / count - of_mean) * count / (count - 1), of_mean
 
 
+class _Averages:
+    """Averages of `weights` after each of T = `steps` steps, as AVERAGES names them."""
+
+    def __init__(self, weights: list[torch.nn.Parameter], steps: int) -> None:
+        import torch
+
+        self.own = [weight.detach() for weight in weights]
+        self.sums, self.faded = ([torch.zeros_like(weight) for weight in self.own] for _ in range(2))
+        last = max(1, round(AVERAGED * steps))
+        self.checkpoints = {steps - 1 - age for age in _evenly(last, CHECKPOINTS)}
+        # The mean age of weights is (1 - share) / share steps.
+        self.share = 1 / (1 + MEAN_AGE * steps)
+        self.total = 0.0
+
+    def add(self, step: int) -> None:
+        """Counts the weights after a step, counted from 0."""
+        import torch
+
+        torch._foreach_lerp_(self.faded, self.own, self.share)
+        self.total += (1 - self.total) * self.share
+        if step in self.checkpoints:
+            torch._foreach_add_(self.sums, self.own)
+
+    def weights(self) -> Iterator[list[torch.Tensor]]:
+        """The weights of each average, after the last step."""
+        yield [values / len(self.checkpoints) for values in self.sums]
+        # It began at zero.
+        yield [values / self.total for values in self.faded]
+
+
 def _evenly(total: int, count: int) -> list[int]:
     """`count` numbers of 0..total - 1, or fewer, evenly spaced."""
     return np.unique(np.linspace(0, total - 1, min(total, count)).astype(int)).tolist()
@@ -485,13 +539,20 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
     return float((values**2).sum()) / largest**2 if largest > 0 else math.nan
 
 
-def rate(step: int, steps: int) -> float:
-    """The factor of the learning rate at a step."""
+def rate(step: int, steps: int, schedule: str) -> float:
+    """The factor of the learning rate at a step, 1 after the warm-up. cosine: falls to LAST_RATE from there on; wsd:
+    over the last DECAY, as 1 less the square root; constant: stays."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm
     done = (step + 1 - warm) / max(1.0, steps - warm)
-    return LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * done))
+    if schedule == "constant":
+        return 1.0
+    if schedule == "wsd":
+        left = 1 - math.sqrt(max(0.0, 1 - (steps - step - 1) / max(1.0, DECAY * steps)))
+    else:
+        left = 0.5 * (1 + math.cos(math.pi * done))
+    return LAST_RATE + (1 - LAST_RATE) * left
 
 
 def _dtype(device: str) -> Any:

@@ -104,8 +104,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
-        if self.mixing.weights is not None and self.mixing.trait not in self.order.traits:
-            traits = {**self.order.traits, self.mixing.trait: 1.0}
+        mixed = [name for name in (self.mixing.topic, self.mixing.quality) if name is not None]
+        if self.mixing.weights is not None and not self.order.traits.keys() >= set(mixed):
+            traits = dict.fromkeys([*self.order.traits, *mixed], 1.0) | self.order.traits
             # Frozen models allow no assignment.
             object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
@@ -136,6 +137,21 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _trained_shapes_have_a_score(self) -> Self:
+        named = {name: trained_order(name) for name in self.evidence.orders if trained_order(name).inside}
+        for name, order in named.items():
+            if self.curriculum.score is None:
+                raise ValueError(
+                    f"evidence.orders names {name!r}, which follows a score; name one in curriculum.score "
+                    "(curriculum.strength = 0 leaves the plan as it is), or remove the order"
+                )
+            if order.sequences == "points" and self.curriculum.points is None:
+                raise ValueError(
+                    f"evidence.orders names {name!r}, and curriculum.points is unset; give them, or remove the order"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
@@ -143,7 +159,8 @@ class Settings(BaseModel):
         in_use += [*self.comparison.documents, *self.comparison.sequences]
         if self.evidence.tokens is not None:
             orders = map(trained_order, self.evidence.orders)
-            in_use += [name for order in orders for name in order[:2] if name in STRATEGIES]
+            read = [name for order in orders for name in (order.documents, order.inside or order.sequences)]
+            in_use += [name for name in read if name in STRATEGIES]
         try:
             declared = {option for name in in_use for option in self.strategy(name).options}
         except InputError as error:
@@ -183,13 +200,25 @@ class Settings(BaseModel):
         """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
         items. packed: the items are sequences. Where only a part of the tokens follows the schedule, a sequence holds
         documents of both kinds, so its place as packed is its place in the schedule."""
-        arguments = self.order_arguments(name)
         if not self.curriculum.on:
-            return arguments
-        along = {"strategy": self.curriculum.form, "inside": name, **self.curriculum.shape_options}
-        if packed and self.curriculum.strength < 1.0:
-            along = {"strategy": "rise", "inside": name}
-        return {**arguments, **along, "window": self.curriculum_window(tokens)}
+            return self.order_arguments(name)
+        placed = packed and self.curriculum.strength < 1.0
+        return self.shape_arguments("rise" if placed else self.curriculum.form, name, tokens, placed=placed)
+
+    def shape_arguments(
+        self, shape: str, inside: str, tokens: int, *, placed: bool = False
+    ) -> dict[str, Any]:
+        """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's
+        own shape has its options, and its strength where that is above 0; others have the defaults, and so has one
+        whose scores are places already (`placed`). tokens: of all items."""
+        own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
+        return {
+            **self.order_arguments(inside),
+            "strategy": shape,
+            "inside": inside,
+            **(own if shape == self.curriculum.form and not placed else {}),
+            "window": self.curriculum_window(tokens),
+        }
 
     def curriculum_window(self, tokens: int) -> float:
         """The share of training in which an item may move, of `tokens` in all."""
@@ -275,8 +304,9 @@ class Settings(BaseModel):
 
     @property
     def mixed_trait(self) -> str:
-        """`mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use it."""
-        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
+        """The first of `mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use
+        it."""
+        return self.mixing.topic if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:

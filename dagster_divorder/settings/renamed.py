@@ -45,7 +45,6 @@ RENAMED: dict[str, str] = {
     "mixing.exponent": "(it is the number in mixing.weights: weights = 0.3)",
     "ari_comparison.spaces": "(shallow vectors are compared with those of embedding.path, or with deep ones)",
     "store.cache_bytes": "(half of the free disk of store.cache; 64 GB where that is unset)",
-    "evidence.schedule": "(a cosine)",
     "gradients.max_tokens": "(768, or the context of the model)",
     "selection.steps": "(20 at most)",
     "selection.rate": "(1)",

@@ -25,9 +25,13 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
+
+PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
+"""Names of the strategies that follow no score; schedules of scores are set under [curriculum]."""
 
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
@@ -376,23 +380,54 @@ class Clusters(_Section):
 class Mixing(_Section):
     """How often each record is trained on (docs/mixing.md)."""
 
-    trait: str = Field("source", min_length=1)
+    trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
     """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
-    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
+    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value. Two,
+    ["source", "quality"]: within each value of the first a record is read more often the more it has of the second, a
+    number."""
     weights: (
         Annotated[float, Field(gt=0, le=1)]
-        | Literal["natural", "sqrt", "unimax"]
+        | Literal["natural", "sqrt", "unimax", "by_quality"]
         | dict[str, Annotated[float, Field(ge=0)]]
         | None
     ) = Field(None, examples=[0.3])
     """Shares of the tokens. A table of them; natural: as in the corpus; a number from 0 to 1: in proportion to the
     corpus's share to the power of it, more equal as it falls; sqrt: 0.5; unimax: equal ones, but none more than
-    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
-    once."""
+    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Of two traits, the
+    shares are of the first; by_quality: as in the corpus. Unset: every record once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch, of those that shares are of; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
-    """How often a record may stand in an epoch; unset: as often as the shares ask."""
+    """How often a record may stand in an epoch; unset: as often as the shares ask. Of two traits, how often the best
+    records stand in it: less is read of the others as it rises."""
+    drop: float = Field(0.0, ge=0, lt=1)
+    """Of two traits: the part of each value's tokens, those with least of the second trait, that is left out."""
+
+    @property
+    def topic(self) -> str:
+        """The trait whose values have shares."""
+        return self.trait if isinstance(self.trait, str) else self.trait[0]
+
+    @property
+    def quality(self) -> str | None:
+        """The trait by which repeats rise."""
+        return None if isinstance(self.trait, str) else self.trait[1]
+
+    @field_validator("trait", mode="before")
+    @classmethod
+    def _one_or_two(cls, trait: Any) -> Any:
+        if not isinstance(trait, list | tuple):
+            return trait
+        if len(trait) != 2 or trait[0] == trait[1] or "" in trait:
+            raise ValueError(
+                "expected one trait, or two that differ: the one whose values have shares, and a number that repeats "
+                'rise with, such as ["source", "quality"]'
+            )
+        if trait[1] == "cluster":
+            raise ValueError(
+                "the second trait is 'cluster', which is no number; name a numeric field, `length` or `difficulty`"
+            )
+        return trait
 
     @field_validator("weights")
     @classmethod
@@ -415,6 +450,29 @@ class Mixing(_Section):
         if self.weights == "unimax" and self.max_repeats is None:
             raise ValueError(
                 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_two_traits(self) -> Self:
+        if self.quality is None:
+            if self.weights == "by_quality" or self.drop:
+                given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
+                raise ValueError(
+                    f"{given}, and trait names no quality; add a field of numbers to it, such as "
+                    f'mixing.trait = ["{self.topic}", "quality"], or remove it'
+                )
+            return self
+        traits = f"trait names two, {self.topic!r} and {self.quality!r}"
+        if self.weights is None or self.weights == "natural":
+            raise ValueError(
+                f'{traits}, and weights is {self.weights or "unset"}; set mixing.weights to "by_quality" for the '
+                "shares of the corpus, or to others, or name one trait"
+            )
+        if self.max_repeats is None:
+            raise ValueError(
+                f"{traits}, and max_repeats is unset; set mixing.max_repeats to how often the best records may be "
+                "read, 4 for example"
             )
         return self
 
@@ -525,32 +583,27 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    if name not in STRATEGIES:
-        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
+        raise ValueError(
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
+        )
+    if name not in PLAIN_STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
     return name
 
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
+    return [name for name in PLAIN_STRATEGIES if option in STRATEGIES[name].Options.model_fields]
 
 
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
-def _no_shape(name: str) -> str:
-    if STRATEGIES[name].follows_score:
-        raise ValueError(f"{name!r} is a schedule; set curriculum.score, and curriculum.shape to it")
-    return name
-
-
-PlanStrategy = Annotated[Strategy, AfterValidator(_no_shape)]
-
-
 class Order(_Section):
     """The order of the documents."""
 
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
@@ -609,6 +662,9 @@ class Order(_Section):
 
 Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
 """Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
+
+CURRICULUM_KEYS = {"inside", "strength", "window", "points"}
+"""Options of shapes that have their own keys, or follow from `order.strategy` and `sequence.strategy`."""
 
 
 class Curriculum(_Section):
@@ -673,7 +729,7 @@ class Curriculum(_Section):
         if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
         shape = STRATEGIES[self.form]
-        own = set(shape.Options.model_fields) - {"inside", "strength", "window", "points"}
+        own = set(shape.Options.model_fields) - CURRICULUM_KEYS
         for unknown in sorted(self.options.keys() - own):
             known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
             raise ValueError(f"options.{unknown} is no option of the shape {self.form!r}; {known}")
@@ -743,7 +799,7 @@ class Sequence(_Section):
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
     """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that
@@ -806,14 +862,20 @@ class Comparison(_Section):
     """Sequence orders that it runs on each of them."""
 
 
+RateSchedule = Literal["cosine", "constant", "wsd"]
+"""Schedules of the learning rate, as `models.training.rate` has them."""
+
+
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
     Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: where
+    `sequences` is a shape of a curriculum, the strategy inside its windows, else ""."""
 
     documents: str
     sequences: str
     apart: bool
+    inside: str = ""
 
 
 TRAINED_ORDERS = {
@@ -824,6 +886,8 @@ TRAINED_ORDERS = {
     "curated": TrainedOrder("curated", "curated", False),
     "curated_epochs": TrainedOrder("curated", "epochs", False),
     "cluster_packed": TrainedOrder("clusters", "random", False),
+    **{shape: TrainedOrder("curated", shape, False, "random") for shape in SHAPES},
+    **{f"{shape}_balanced": TrainedOrder("curated", shape, False, "balanced") for shape in SHAPES},
 }
 APART = "_apart"
 
@@ -840,9 +904,10 @@ def trained_order(text: str) -> TrainedOrder:
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
             'sequences, such as "stratified/original"; each also with _apart behind it'
         )
-    if documents != "curated":
-        _known_strategy(documents)
-    return TrainedOrder(documents, _known_strategy(sequences), False)
+    for name in {documents, sequences} - {"curated"} | {sequences}:
+        if STRATEGIES[_known_strategy(name)].follows_score:
+            raise ValueError(f"{text!r} names {name!r}, a schedule of the plan's sequences; name it alone")
+    return TrainedOrder(documents, sequences, False)
 
 
 def shuffled_order(text: str) -> str:
@@ -873,7 +938,8 @@ class Evidence(_Section):
     )
     """Orders that are compared; all are held against random_sequences, which is always among them. With `_apart` behind
     its name, attention stops where a document does, in training and in validation; random_sequences_apart then
-    joins."""
+    joins. A shape, such as saw: the plan's sequences along that schedule of curriculum.score, shuffled in windows;
+    saw_balanced: balanced in windows. curriculum.options are those of curriculum.shape alone."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
     epochs: int = Field(2, ge=1, le=100)
@@ -881,12 +947,26 @@ class Evidence(_Section):
     seeds: int = Field(3, ge=1, le=100)
     """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates that each order is trained with, as cosines after a rise over the first twentieth; none: the
-    model's own."""
+    """Learning rates that each order is trained with, after a rise over the first twentieth; none: the model's own."""
+    schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
+    """Schedules of the learning rate that each order is trained with, one or several. cosine: falls to a tenth from
+    the beginning; wsd: over the last fifth; constant: never, so that the last data count as much as the first."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
     """Time that all trainings may take, by the speed of a few steps: tokens are made fewer until they fit."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _each_schedule_once(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(given, tuple) and not 0 < len(given) == len(set(given)):
+            raise ValueError("expected one of cosine, constant and wsd, or several, each once")
+        return given
+
+    @property
+    def schedules(self) -> tuple[RateSchedule, ...]:
+        """`schedule`, one or several."""
+        return self.schedule if isinstance(self.schedule, tuple) else (self.schedule,)
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

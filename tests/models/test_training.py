@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def task(**changes: Any) -> Task:
         class_count=VOCABULARY,
         seed=1,
         learning_rate=3e-3,
+        schedule="cosine",
         batch=BATCH,
         epochs=1,
         attend_within_documents=False,
@@ -81,7 +83,7 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
     steps = len(ids) // of.batch
     losses, norms = [], []
     for step, batch in enumerate(ids.split(of.batch)):
-        optimiser.param_groups[0]["lr"] = of.learning_rate * rate(step, steps)
+        optimiser.param_groups[0]["lr"] = of.learning_rate * rate(step, steps, of.schedule)
         scores = model(input_ids=batch[:, :-1]).logits
         loss = cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
         optimiser.zero_grad()
@@ -136,18 +138,26 @@ def test_attention_can_stop_where_a_document_does() -> None:
 def test_held_out_loss_is_taken_with_the_attention_of_training(apart: bool) -> None:
     loop = training._Loop(task(attend_within_documents=apart), in_memory_export(data(4), BATCH))
     loop.model.eval()
-    ids = torch.from_numpy(np.random.default_rng(3).integers(0, VOCABULARY, (2, LENGTH)))
-    inputs = ids[:, :-1]
-    half = LENGTH // 2
-    with torch.no_grad():
-        if apart:
-            # Each document as if it were alone; its first token is predicted from the one before all the same.
-            parts = (inputs[:, :half], inputs[:, half:])
-            scores = torch.cat([loop.model(input_ids=part).logits for part in parts], 1)
-        else:
-            scores = loop.model(input_ids=inputs).logits
-    expected = cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).item()
-    assert loop._loss_of(heldout(ids.numpy(), half)) == pytest.approx(expected, abs=1e-5)
+    rows = np.random.default_rng(3).integers(0, VOCABULARY, (2, LENGTH)).astype(np.int32)
+    # Two documents in the first row; in the second one, of which the end is padding.
+    lengths = [[5, LENGTH - 5], [LENGTH - 2]]
+    places = np.zeros_like(rows)
+    rows[1, LENGTH - 2 :] = -1
+    documents = []
+    for row, its in enumerate(lengths):
+        for first, length in zip(np.cumsum([0, *its]), its, strict=False):
+            places[row, first : first + length] = np.arange(length)
+            documents.append(rows[row, first : first + length])
+    # Apart, each document is scored as if it were alone; else each row is.
+    alone = documents if apart else [row[row >= 0] for row in rows]
+    losses = []
+    for ids in alone:
+        tokens = torch.from_numpy(ids.astype(np.int64))[None]
+        with torch.no_grad():
+            scores = loop.model(input_ids=tokens[:, :-1]).logits
+        losses += cross_entropy(scores[0], tokens[0, 1:], reduction="none").tolist()
+    assert len(losses) == 2 * LENGTH - 2 - (3 if apart else 2)
+    assert loop._loss_of(np.stack([rows, places])) == pytest.approx(np.mean(losses), abs=1e-5)
 
 
 def test_what_is_padded_is_not_learnt() -> None:
@@ -175,6 +185,56 @@ def test_held_out_loss_is_that_of_the_model_after_each_epoch() -> None:
     assert found.heldout[0, 0] == pytest.approx(float(begin), abs=0.5)
     assert np.isnan(found.heldout[:, 1]).all()
     assert found.heldout[0, 0] != found.heldout[1, 0]
+
+
+def test_schedules_of_the_learning_rate() -> None:
+    rates = {name: [rate(step, 100, name) for step in range(100)] for name in ("cosine", "constant", "wsd")}
+    for values in rates.values():
+        np.testing.assert_allclose(values[:5], [0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates["constant"][4:] == [1.0] * 96
+    assert rates["wsd"][4:80] == [1.0] * 76
+    # A quarter of the way down, half of the fall is done.
+    assert rates["wsd"][84] == pytest.approx(0.1 + 0.9 / 2)
+    assert rates["cosine"][-1] == rates["wsd"][-1] == pytest.approx(0.1)
+    assert all(after < before for before, after in pairwise(rates["wsd"][79:]))
+    assert all(after < before for before, after in pairwise(rates["cosine"][4:]))
+    # Not one step is too few for any.
+    assert all(math.isfinite(rate(0, 1, name)) for name in rates)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 50])
+def test_averages_of_the_last_weights(steps: int) -> None:
+    loop = training._Loop(task(), in_memory_export(data(4), BATCH))
+    averages = training._Averages(loop.weights, steps)
+    first, path = loop.weights[0], []
+    for step in range(steps):
+        with torch.no_grad():
+            first.fill_(float(step + 1) ** 2)
+        path.append(float(step + 1) ** 2)
+        averages.add(step)
+    plain, exponential = (weights[0].flatten()[0].item() for weights in averages.weights())
+    last = max(1, round(0.2 * steps))
+    ages = np.unique(np.linspace(0, last - 1, min(8, last)).astype(int))
+    assert plain == pytest.approx(np.mean([path[-1 - age] for age in ages]))
+    share = 1 / (1 + 0.05 * steps)
+    weights = share * (1 - share) ** np.arange(steps)[::-1]
+    assert exponential == pytest.approx(np.dot(weights, path) / weights.sum(), rel=1e-5)
+
+
+def test_averaged_weights_are_validated_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = data(16, epochs=2)
+    of = task(epochs=2, heldout={"a": heldout(arrays["ids"][:2]), "b": heldout(arrays["ids"][2:4])})
+    found = train(of, in_memory_export(arrays, BATCH))
+    assert found.averaged.shape == (2, 2)
+    assert np.isfinite(found.averaged).all()
+    assert len({*found.averaged[:, 0], found.heldout[-1, 0]}) == 3
+    # Averages of one step, the last, are the last weights.
+    monkeypatch.setattr(training, "AVERAGED", 1e-9)
+    monkeypatch.setattr(training, "MEAN_AGE", 0.0)
+    same = train(of, in_memory_export(arrays, BATCH))
+    for name in ("losses", "norms", "heldout", "remembered", "ranks", "noise"):
+        np.testing.assert_array_equal(getattr(same, name), getattr(found, name))
+    np.testing.assert_allclose(same.averaged, [same.heldout[-1]] * 2, rtol=1e-6)
 
 
 def test_variance_of_batches_is_none_where_all_are_alike_and_as_by_hand_elsewhere() -> None:

@@ -27,10 +27,13 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.evidence.training_evidence import (
+    AVERAGES,
     Trained,
+    curriculum_verdict,
     estimate,
     mean,
     order_figures,
+    schedule_figures,
     sensitivity,
     source_figures,
     verdict,
@@ -65,6 +68,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
+from dagster_divorder.stages.order.scores import sequence_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -77,7 +81,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.units import duration
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -107,12 +111,13 @@ class _Size(NamedTuple):
 
 
 class _Training(NamedTuple):
-    """One training: the name of its result, its order, seed and learning rate, and the file of its data."""
+    """One training. name: of its result. data: the file of what it reads."""
 
     name: str
     order: str
     seed: int
     rate: float
+    schedule: str
     data: str
 
 
@@ -136,7 +141,8 @@ def _train_in_each_order(run: Run) -> Made:
         for each in trainings
         if each.name in known and store.exists(known[each.name])
     }
-    missing = [each for each in trainings if each.name not in results]
+    # A run that is stopped has trained all orders with the first seeds.
+    missing = sorted((each for each in trainings if each.name not in results), key=lambda each: each.seed)
     if missing:
         run.progress.note(
             f"training {len(missing):,} of {len(trainings):,} models ({evidence.model}): "
@@ -259,7 +265,10 @@ class _Tokens:
                 return plan, np.tile(shuffled, (epochs, 1))
             anew = [np.random.default_rng([draw, 1, at]).permutation(shuffled) for at in range(1, epochs)]
             return plan, np.stack([shuffled, *anew])
-        items, name = self.items(plan), order.sequences
+        if order.inside:
+            return plan, self.scheduled(order, seed)
+        items = self.plan_items if plan is self.plan else self.items(plan)
+        name = order.sequences
         if name == "epochs":
             name = settings.sequence.strategy
             items = items.part(0, rows)
@@ -271,6 +280,26 @@ class _Tokens:
             items.counts, items.groups, coordinates=items.coordinates, **self.arguments(name, items, seed)
         )
         return plan, np.tile(sequences[:rows], (epochs, 1))
+
+    def scheduled(self, order: TrainedOrder, seed: int) -> np.ndarray:
+        """The plan's sequences along a schedule, as an order names it, int64 (E, n). Windows are counted in the batches
+        of these trainings."""
+        settings = self.run.settings
+        sequence = settings.sequence.model_copy(update={"batch": self.size.batch, "length": self.length})
+        settings = settings.model_copy(update={"sequence": sequence})
+        arguments = settings.shape_arguments(
+            order.sequences, order.inside, int(self.plan.tokens[: self.rows].sum())
+        )
+        items = self.plan_items.part(0, self.rows)
+        return epoch_orders(
+            items.counts,
+            items.groups,
+            settings.evidence.epochs,
+            weights=items.weights,
+            coordinates=items.coordinates,
+            scores=self.ranks[: self.rows],
+            **{**arguments, "seed": arguments["seed"] + seed},
+        )
 
     def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
@@ -312,6 +341,16 @@ class _Tokens:
             if method != "concat"
             else packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
         )
+
+    @cached_property
+    def plan_items(self) -> Items:
+        """The sequences of the plan as items."""
+        return self.items(self.plan)
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """What schedules follow, by sequence of the plan, float64 (S,)."""
+        return sequence_ranks(self.run, self.stream, self.plan)
 
     def items(self, plan: PackedSequences) -> Items:
         """The sequences as items to order."""
@@ -384,15 +423,20 @@ class _Prepared:
         settings, evidence = self.run.settings, self.run.settings.evidence
         rates = learning_rates(evidence.model, evidence.learning_rates)
         trainings = []
-        for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
+        every = product(orders_of(settings), range(evidence.seeds), rates, evidence.schedules)
+        for name, seed, rate, schedule in every:
             order = trained_order(name)
             reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
             traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
-            balanced = traits if strategies - PLAIN else []
+            decides: list[Any] = [*traits] if strategies - PLAIN else []
+            decides += [versions(self.run, "scores")] if order.inside else []
+            # Trainings on a cosine have the name that they had when there was no other schedule.
+            decides += [] if schedule == "cosine" else [schedule]
+            decides += ["documents alone"] if order.apart else []
             drawn = seed if strategies - {"original", "curated"} else 0
             data = f"data-{content_hash(reads, drawn)[:16]}"
-            result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *balanced])}"
-            trainings.append(_Training(result, name, seed, rate, data))
+            result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *decides])}"
+            trainings.append(_Training(result, name, seed, rate, schedule, data))
         return trainings
 
     def train(self, trainings: list[_Training]) -> None:
@@ -428,6 +472,7 @@ class _Prepared:
             class_count=self.class_count,
             seed=each.seed,
             learning_rate=each.rate,
+            schedule=each.schedule,
             batch=self.tokens.size.batch,
             epochs=evidence.epochs,
             attend_within_documents=trained_order(each.order).apart,
@@ -477,7 +522,8 @@ class _Prepared:
             few, whole = min(TIMED_STEPS, self.tokens.size.steps), self.tokens.size
             trial = replace(self.tokens, size=_Size(few * whole.batch, few, whole.batch))
             arrays = trial.data(trained_order("curated"), 0)
-            task = replace(self.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
+            curated = _Training("", "curated", 0, 1e-3, "cosine", "")
+            task = replace(self.task(curated), epochs=1, heldout={})
             times = [time.perf_counter()]
             with self.run.progress("measuring the speed", few, "steps") as advance:
 
@@ -514,14 +560,14 @@ class _Prepared:
         """Steps of an epoch that fit into `budget` seconds."""
         evidence = self.run.settings.evidence
         step = self.step_seconds()
-        count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+        count = _count_trainings(self.run.settings)
         at_once = self.at_once(count)
         steps = int(budget * at_once / (count * step * evidence.epochs))
         if steps < 1:
             raise InputError(
                 f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
                 f"{duration(step * count * evidence.epochs / at_once)}; expected more than that: raise it, or name "
-                "fewer orders or seeds, or a smaller model"
+                "fewer orders, schedules or seeds, or a smaller model"
             )
         return steps
 
@@ -580,7 +626,11 @@ def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
     from dagster_divorder.core.order import STRATEGIES
 
     strategies = [order.documents, order.sequences]
-    options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
+    read = [order.documents, order.inside or order.sequences]
+    options: dict[str, Any] = {name: settings.strategy_key(name) for name in read if name in STRATEGIES}
+    if order.inside:
+        along = settings.shape_arguments(order.sequences, order.inside, tokens=1)
+        options["along"] = {**along, "window": settings.curriculum.window}
     sequence = settings.sequence
     balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
     return [*strategies, [settings.seed, options, balanced if {*strategies} - PLAIN else None]]
@@ -606,7 +656,7 @@ def _heldout_rows(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
             "other files in it"
         )
-    trait = run.settings.mixing.trait
+    trait = run.settings.mixing.topic
     texts: dict[str, list[tuple[str, ...]]] = {}
     for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(tuple(read))
@@ -693,7 +743,13 @@ def _train(
 
         torch.cuda.set_device(worker_number())
     apart = trained_order(each.order).apart
-    task = replace(task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
+    task = replace(
+        task,
+        seed=each.seed,
+        learning_rate=each.rate,
+        schedule=each.schedule,
+        attend_within_documents=apart,
+    )
     trained = _trained(task, unpack(store.read_verified(each.data)), advance)
     arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
     store.put_hashed(folder, each.name, pack_arrays(arrays), "safetensors")
@@ -715,79 +771,103 @@ def _failure(each: _Training, trained: Trained) -> str:
 
 def _unpack(data: bytes) -> Trained:
     arrays: dict[str, Any] = unpack(data)
-    return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
+    # Trainings of an earlier version have no averages.
+    averaged = np.full((len(AVERAGES), arrays["heldout"].shape[1]), np.nan)
+    return Trained(**{"averaged": averaged, **arrays, "failed": int(arrays["failed"][0])})
 
 
 def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row per training, epoch and source."""
+    """Held-out losses, a row per training, epoch and source; those of averaged weights after the last epoch."""
     return [
         {
             "order": each.order,
             "seed": each.seed,
             "learning_rate": each.rate,
+            "schedule": each.schedule,
             "epoch": epoch + 1,
             "source": source,
             "loss": float(loss),
+            **{name: float(value) for name, value in zip(AVERAGES, averaged, strict=True)},
         }
         for each, trained in results.items()
         for epoch, losses in enumerate(trained.heldout)
-        for source, loss in zip([*sources, ALL], [*losses, np.mean(losses)], strict=True)
+        for source, loss, averaged in zip(
+            [*sources, ALL],
+            [*losses, np.mean(losses)],
+            _with_mean(trained.averaged if epoch + 1 == len(trained.heldout) else np.nan * trained.averaged),
+            strict=True,
+        )
     ]
+
+
+def _with_mean(averaged: np.ndarray) -> np.ndarray:
+    """`Trained.averaged` (2, S) by source and of their mean, float64 (S + 1, 2)."""
+    return np.vstack([averaged.T, averaged.mean(axis=1)])
 
 
 def _summary(
     run: Run, prepared: _Prepared, results: Mapping[_Training, Trained], names: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
+    """All figures that people see, at the learning rate that suits the shuffled sequences best. Other schedules of the
+    learning rate than the first have their held-out losses alone."""
     from dagster_divorder.models.training import count_weights, is_attention, learning_rates
 
     evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
-    by = {
-        (name, rate): [
-            trained for each, trained in results.items() if (each.order, each.rate) == (name, rate)
-        ]
-        for name in orders
-        for rate in rates
-    }
+    by: dict[tuple[str, str, float], list[Trained]] = {}
+    for each, trained in results.items():
+        by.setdefault((each.order, each.schedule, each.rate), []).append(trained)
     heldout = {
-        name_and_rate: estimate([trained.heldout[-1].mean() for trained in several])
-        for name_and_rate, several in by.items()
+        key: estimate([trained.heldout[-1].mean() for trained in several]) for key, several in by.items()
     }
-    best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
+    best = {
+        schedule: min(rates, key=lambda rate: heldout[REFERENCE, schedule, rate]["mean"] or math.inf)
+        for schedule in evidence.schedules
+    }
+    first_schedule = evidence.schedules[0]
+    ours = {name: by[name, first_schedule, best[first_schedule]] for name in orders}
     attention = np.array([is_attention(name) for name in names])
-    shuffled = {name: by[shuffled_order(name), best] for name in orders}
     diversity = prepared.tokens.diversity()
     rows = [
         {
             "order": name,
             "vendi": diversity[name],
-            **order_figures(by[name, best], shuffled[name], size.steps, attention),
+            **order_figures(ours[name], ours[shuffled_order(name)], size.steps, attention),
         }
         for name in orders
     ]
     figures = {row["order"]: row for row in rows}
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
     shown = sensitivity(figures[first], evidence.epochs * prepared.tokens.rows * prepared.tokens.length)
+    schedules = schedule_figures(
+        {(name, schedule): by[name, schedule, best[schedule]] for name in orders for schedule in best},
+        {name: shuffled_order(name) for name in orders},
+        _with_windows_shuffled(orders),
+    )
+    along = [name for name in orders if trained_order(name).inside]
     return {
-        "verdict": [*verdict(figures, first, shuffled_order(first)), *([shown] if shown else [])],
+        "verdict": [
+            *verdict(figures, first, shuffled_order(first)),
+            *([shown] if shown else []),
+            *curriculum_verdict(schedules, rows, along, run.settings.curriculum.score or ""),
+        ],
         "orders": rows,
         "sources": [
             {"order": name, **figures_of_source}
             for name in orders
-            for figures_of_source in source_figures(by[name, best], shuffled[name], prepared.sources)
+            for figures_of_source in source_figures(ours[name], ours[shuffled_order(name)], prepared.sources)
         ],
-        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
+        "schedules": schedules,
+        "rates": [
+            {"order": name, "schedule": schedule, "learning rate": rate, **heldout[name, schedule, rate]}
+            for name, schedule, rate in by
+        ],
         "layers": [
-            {
-                "order": name,
-                "matrix": matrix,
-                "ranks": mean([trained.ranks[:, at] for trained in by[name, best]]),
-            }
+            {"order": name, "matrix": matrix, "ranks": mean([trained.ranks[:, at] for trained in ours[name]])}
             for name in orders
             for at, matrix in enumerate(names)
         ],
-        "learning rate": best,
+        "learning rate": best[first_schedule],
         "model": evidence.model,
         "weights": count_weights(evidence.model, prepared.class_count, prepared.tokens.length),
         "seeds": evidence.seeds,
@@ -802,6 +882,15 @@ def _summary(
     }
 
 
+def _with_windows_shuffled(orders: Sequence[str]) -> dict[str, str]:
+    """By order with balanced windows, the one that differs in nothing but its shuffled windows, if it is there, too."""
+    names = {trained_order(name): name for name in orders}
+    pairs = {
+        name: order._replace(inside="random") for order, name in names.items() if order.inside == "balanced"
+    }
+    return {name: names[other] for name, other in pairs.items() if other in names}
+
+
 def load_evidence(run: Run) -> dict[str, Any]:
     """The summary of the last result."""
     return orjson.loads(run.read(STAGE, "summary"))
@@ -813,22 +902,24 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
+        "schedules": Table(schedule_rows(summary)),
         **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
 
 def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
-    evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
+    evidence = settings.evidence.model_dump(mode="json", exclude={"model", "schedule"})
+    schedules = settings.evidence.schedules
     orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
-        "schedule": "cosine",
+        "schedule": "cosine" if schedules == ("cosine",) else schedules,
         "device": settings.engine.device,
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
-        "trait": settings.mixing.trait,
+        "trait": settings.mixing.topic,
         "seed": settings.seed,
     }
 
@@ -837,6 +928,7 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
         *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
+        *(("scores",) if any(trained_order(name).inside for name in settings.evidence.orders) else ()),
     )
 
 
@@ -863,16 +955,21 @@ def _check_settings(run: Run) -> None:
     check_special_tokens(run.settings)
 
 
+def _count_trainings(settings: Settings) -> int:
+    evidence = settings.evidence
+    rates = max(1, len(evidence.learning_rates)) * len(evidence.schedules)
+    return len(orders_of(settings)) * evidence.seeds * rates
+
+
 def _amount(settings: Settings, size: Size) -> float:
     """Tokens read by all trainings together."""
     evidence = settings.evidence
-    trainings = len(orders_of(settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
-    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * trainings
+    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * _count_trainings(settings)
 
 
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=3,
+    version=4,
     kinds={"pytorch"},
     description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
     "source, the seam between epochs, gradients, and what of it is beyond noise.",
