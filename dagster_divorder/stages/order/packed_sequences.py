@@ -7,8 +7,8 @@ the tokens of each trait value in each sequence, CSR (indptr, indices, data) and
 traits by name; only trained tokens where shares are of these. `related` never puts copies into one sequence, and with
 `order.separate_copies` no method does; the plan then names the parts that keep them apart, for `sequence_order`. With
 `packing.end_of_text` a document has one token more, its last, which is the end-of-text token. Sequences that a trainer
-has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. Shards of the documents
-are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
+has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. `consumed` has them as
+they were read (`reads`), where one was read twice. Shards of the documents are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
 the plan has one partial sequence at most. `shards` has the first sequences of the shards."""
 
 from __future__ import annotations
@@ -80,6 +80,14 @@ class ToPack(NamedTuple):
     consumed: int = 0
 
 
+def consumed_reads(run: Run) -> np.ndarray:
+    """The sequences that a trainer has consumed, as they were read, int64 (n,)."""
+    receipt = run.receipt("packed_sequences")
+    if "consumed" in receipt.files:
+        return run.arrays("packed_sequences", "consumed")["reads"]
+    return np.arange(receipt.facts["frozen_sequences"])
+
+
 def load_packed(run: Run) -> PackedSequences:
     """The current plan."""
     return _unpack_plan(run.arrays("packed_sequences", "plan"))
@@ -116,6 +124,8 @@ def _pack_documents(run: Run) -> Made:
     }
     rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
     files: dict[str, Any] = {"plan": _plan_arrays(packed), "rows": rows}
+    if frozen and len(frozen.reads) > len(frozen.sequences):
+        files["consumed"] = {"reads": frozen.reads}
     if leaves_out(run.settings):
         counts, files["left_out"], wholly = documents.left_out()
         files["left_out_documents"] = {"items": wholly}
