@@ -97,16 +97,24 @@ class Lap:
         epochs: int = 1,
         seed: int = 0,
     ) -> Lap:
-        """The lap of an order, int64 (P,). scores: float64 (S,), what the schedule lays out; sizes: int64 (S,), tokens
-        of each sequence; window: share of the lap; batch, begin and seed as the order had them."""
-        items = np.sort(order)
+        """The lap of an order, int64 (P,), which may have a sequence several times. scores: float64 (S,), what the
+        schedule lays out; sizes: int64 (S,), tokens of each sequence; window, batch, begin and seed as for the order
+        (`core.order.curricula`)."""
+        items, repeats = np.unique(order, return_counts=True)
         due = due_times(
-            scores[items], sizes[items], schedule.pieces, strength=schedule.strength, begin=begin, seed=seed
+            scores[items],
+            sizes[items],
+            schedule.pieces,
+            strength=schedule.strength,
+            begin=begin,
+            repeats=repeats,
+            seed=seed,
         )
-        plain = items[np.argsort(due, kind="stable")]
+        plain = np.repeat(items, repeats)[np.argsort(due, kind="stable")]
         of_plain = sizes[plain]
-        width = max(1, round(window * int(of_plain.sum())))
-        return cls(order, plain, window_bounds(of_plain, window, batch), begin, width, epochs)
+        share = min(1.0, window / (1.0 - begin)) if begin < 1.0 else 1.0
+        width = max(1, round(share * int(of_plain.sum())))
+        return cls(order, plain, window_bounds(of_plain, share, batch), begin, width, epochs)
 
     def shuffled(self, seed: Sequence[int]) -> Ints:
         """A window shuffle, int64 (P,)."""
