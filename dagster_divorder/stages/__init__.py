@@ -12,10 +12,12 @@ from dagster_divorder.stages.corpus.ids import IDS
 from dagster_divorder.stages.corpus.minhash import MINHASH
 from dagster_divorder.stages.corpus.near_duplicates import NEAR_DUPLICATES
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
+from dagster_divorder.stages.evidence.curriculum_comparison import CURRICULUM_COMPARISON
 from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
 from dagster_divorder.stages.measure.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.measure.schedule import SCHEDULE
 from dagster_divorder.stages.measure.set_diversity import SET_DIVERSITY
 from dagster_divorder.stages.measure.stationarity import STATIONARITY
 from dagster_divorder.stages.mix.heldout import HELDOUT
@@ -99,10 +101,12 @@ GRAPH = Graph(
         PACKED_SEQUENCES,
         SEQUENCE_ORDER,
         STATIONARITY,
+        SCHEDULE,
         DIVERSITY_METRICS,
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        CURRICULUM_COMPARISON,
         SET_DIVERSITY,
         TRAINING_EVIDENCE,
         ORDERING_ANIMATION,
