@@ -216,6 +216,22 @@ def test_repeats_rise_with_the_second_trait_in_every_value_of_the_first(
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
+def test_what_repeats_rise_with_decides_their_key(make_settings: Make) -> None:
+    def key(**mixing: Any) -> str:
+        return GRAPH["repeats"].fingerprint(make_settings(mixing=BY_SCORE | mixing))
+
+    keys = {
+        key(),
+        key(drop=0.1),
+        key(max_repeats=4),
+        key(weights="sqrt"),
+        key(trait=["source", "length"]),
+        key(trait=["score", "source"]),
+    }
+    assert len(keys) == 6
+    assert "drop" not in GRAPH["repeats"].settings(make_settings(mixing=BY_SCORE))["mixing"]
+
+
 @pytest.mark.parametrize("trait", [["cluster", "length"], ["checked", "difficulty"]], ids=str)
 def test_computed_traits_are_topics_and_qualities_too(
     tmp_path: Path, make_settings: Make, trait: list[str]
