@@ -30,6 +30,9 @@ from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
+PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
+"""Names of the strategies that follow no score; schedules of scores are set under [curriculum]."""
+
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
 """Numbers of clusters that k_calibration tries."""
@@ -580,32 +583,27 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    if name not in STRATEGIES:
-        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
+        raise ValueError(
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
+        )
+    if name not in PLAIN_STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
     return name
 
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
+    return [name for name in PLAIN_STRATEGIES if option in STRATEGIES[name].Options.model_fields]
 
 
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
-def _no_shape(name: str) -> str:
-    if STRATEGIES[name].follows_score:
-        raise ValueError(f"{name!r} is a schedule; set curriculum.score, and curriculum.shape to it")
-    return name
-
-
-PlanStrategy = Annotated[Strategy, AfterValidator(_no_shape)]
-
-
 class Order(_Section):
     """The order of the documents."""
 
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
@@ -665,6 +663,9 @@ class Order(_Section):
 Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
 """Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
 
+CURRICULUM_KEYS = {"inside", "strength", "window", "points"}
+"""Options of shapes that have their own keys, or follow from `order.strategy` and `sequence.strategy`."""
+
 
 class Curriculum(_Section):
     """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
@@ -715,16 +716,20 @@ class Curriculum(_Section):
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:
         if self.score is None:
-            given = sorted(self.model_fields_set - {"score"})
-            if given:
+            defaults = type(self).model_fields
+            if given := [
+                name
+                for name in sorted(self.model_fields_set)
+                if getattr(self, name) != defaults[name].get_default(call_default_factory=True)
+            ]:
                 raise ValueError(
                     f"{given[0]} is set, and score is not; name what to follow in curriculum.score"
                 )
             return self
-        if self.points is not None and "shape" in self.model_fields_set:
+        if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
         shape = STRATEGIES[self.form]
-        own = set(shape.Options.model_fields) - {"inside", "strength", "window", "points"}
+        own = set(shape.Options.model_fields) - CURRICULUM_KEYS
         for unknown in sorted(self.options.keys() - own):
             known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
             raise ValueError(f"options.{unknown} is no option of the shape {self.form!r}; {known}")
@@ -794,7 +799,7 @@ class Sequence(_Section):
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
     """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that

@@ -14,7 +14,7 @@ from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
@@ -748,6 +748,13 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
         ),
     ]
+    parts.append(
+        table(
+            "Held-out loss by schedule of the learning rate: of the last weights, of their average, and of their "
+            "exponential moving average (EMA); each less that of shuffled sequences",
+            schedule_rows(summary),
+        )
+    )
     if rates := rate_rows(summary):
         parts.append(table("Held-out loss by learning rate", rates))
     return Section(
