@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import ValidationError
 
+from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.state import Receipt, load_receipt
 
@@ -58,12 +59,15 @@ def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[st
 
 
 def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
-    """Whether a stage would have another result if this setting alone were as before."""
+    """Whether a stage would have another result, or none, if this setting alone were as before."""
     value = getattr(before, section)
     if field is not None:
         value = getattr(settings, section).model_copy(update={field: getattr(value, field)})
     other = settings.model_copy(update={section: value})
-    return stage.fingerprint(other) != stage.fingerprint(settings)
+    try:
+        return stage.fingerprint(other) != stage.fingerprint(settings)
+    except InputError:  # options of a shape, say, and another shape
+        return True
 
 
 def _differences(key: str, old: Any, new: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from dagster_divorder.core.order import STRATEGIES, Strategy
+from dagster_divorder.core.order.curricula import window_share
 from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError
@@ -194,32 +195,39 @@ class Settings(BaseModel):
             **self.strategy_options(name),
         }
 
-    def plan_arguments(self, name: str, tokens: int) -> dict[str, Any]:
+    def plan_arguments(self, name: str, tokens: int, *, packed: bool = False) -> dict[str, Any]:
         """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
-        items."""
+        items. packed: the items are sequences. Where only a part of the tokens follows the schedule, a sequence holds
+        documents of both kinds, so its place as packed is its place in the schedule."""
         if not self.curriculum.on:
             return self.order_arguments(name)
-        return self.shape_arguments(self.curriculum.form, name, tokens)
+        placed = packed and self.curriculum.strength < 1.0
+        return self.shape_arguments("rise" if placed else self.curriculum.form, name, tokens, placed=placed)
 
-    def shape_arguments(self, shape: str, inside: str, tokens: int) -> dict[str, Any]:
-        """The arguments of `core.order.order` for a shape, with the strategy `inside` in its windows. The curriculum's
-        own shape has its options, and its strength where that is above 0; other shapes have the defaults. tokens: of
-        all items."""
+    def shape_arguments(
+        self, shape: str, inside: str, tokens: int, *, placed: bool = False
+    ) -> dict[str, Any]:
+        """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's
+        own shape has its options, and its strength where that is above 0; others have the defaults, and so has one
+        whose scores are places already (`placed`). tokens: of all items."""
         own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
         return {
             **self.order_arguments(inside),
             "strategy": shape,
             "inside": inside,
-            **(own if shape == self.curriculum.form else {}),
+            **(own if shape == self.curriculum.form and not placed else {}),
             "window": self.curriculum_window(tokens),
         }
 
     def curriculum_window(self, tokens: int) -> float:
         """The share of training in which an item may move, of `tokens` in all."""
         batch = self.sequence.batch * self.sequence.length / max(1, tokens)
-        if self.curriculum.window is not None:
-            return min(1.0, self.curriculum.window * batch)
-        return min(max(1 / 32, min(4 * batch, 1 / 8)), 64 * batch)
+        return window_share(self.curriculum.window, batch)
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether records have scores: the orders follow them, or at strength 0 those that evidence compares."""
+        return self.curriculum.score is not None
 
     @property
     def curriculum_key(self) -> dict[str, Any]:
@@ -282,12 +290,6 @@ class Settings(BaseModel):
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""
         return self.heldout.documents is not None
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether records get scores: the plan follows them, or an order of `evidence` that is trained does."""
-        trained = self.evidence.orders if self.evidence.tokens is not None else ()
-        return self.curriculum.on or any(trained_order(name).inside for name in trained)
 
     @property
     def selects(self) -> bool:

@@ -8,6 +8,7 @@ Cost: that of `core.order`, linear in N for `balanced`; benchmarks/ordering/tabl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +34,12 @@ def order(
     seed: int = 0,
     frozen: ArrayLike | None = None,
     targets: Tables | None = None,
+    score: str | ArrayLike | None = None,
+    shape: str = "rise",
+    points: ArrayLike | None = None,
+    strength: float = 1.0,
+    score_window: int | None = None,
+    keep: str | Iterable[str] = (),
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -52,6 +59,14 @@ def order(
     frozen: rows, int (F,), that are consumed already, in their order: the result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
         each of them, ...}, for columns of one value a row; see `core.order.order` for the strategies that follow it.
+    score: what a curriculum follows: a column of numbers, or numbers (N,); rows without one are spread evenly, with a
+        warning. Every window then carries the mix of the rows that the schedule gives it, and `strategy` orders these.
+    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/curricula.md); their options, such as
+        folds, are options here. points: a shape of your own, [(progress, rank), ...], both from 0 to 1.
+    strength: the share of the tokens that follow the schedule. 0: the order without a curriculum.
+    score_window: batches (`batch` rows each) in which a row may move: nearer to the mix, and farther from the schedule,
+        as it rises. None: a 32nd of the table, within 4 to 64 batches, and an eighth at most.
+    keep: columns in `by` whose shares hold throughout: scores are ranked within each of their values.
     within: the use of windows, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: of a column of vectors.
 
@@ -67,7 +82,19 @@ def order(
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     return order_rows(
-        rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, within=within, **options
+        rows,
+        strategy=strategy,
+        seed=seed,
+        frozen=frozen,
+        targets=targets,
+        score=score,
+        shape=shape,
+        points=points,
+        strength=strength,
+        score_window=score_window,
+        keep=keep,
+        within=within,
+        **options,
     )
 
 

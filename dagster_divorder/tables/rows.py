@@ -5,7 +5,7 @@ Letters: N rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from dagster_divorder.core.order.target_tables import Tables, check_tables
 from dagster_divorder.core.order.trait_targets import document_targets
 from dagster_divorder.core.order.traits import Codes, ManyCodes, Traits
 from dagster_divorder.errors import InputError
+from dagster_divorder.tables.schedule import Schedule
 from dagster_divorder.tables.table import Table, open_table
 from dagster_divorder.tables.tokens import Tokens, row_tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of, weights_of
@@ -102,9 +103,18 @@ def order_rows(rows: Rows, **options: Any) -> NDArray[np.int64]:
 
 
 def order_arguments(
-    rows: Rows, *, within: float = TABLE_WITHIN, targets: Tables | None = None, **options: Any
+    rows: Rows,
+    *,
+    strategy: str = "balanced",
+    within: float = TABLE_WITHIN,
+    targets: Tables | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Arguments of `core.order.order`."""
+    names = {field.name for field in fields(Schedule)}
+    schedule = Schedule(**{name: options.pop(name) for name in names & options.keys()})
+    if targets and schedule.score is not None:
+        raise InputError("score and targets are given; an order follows one of them: remove the other")
     items = rows.items(within)
     return {
         "counts": items.counts,
@@ -112,5 +122,5 @@ def order_arguments(
         "weights": items.weights,
         "coordinates": items.coordinates,
         "targets": rows.targets(targets, items),
-        **options,
+        **schedule.arguments(rows, strategy, options),
     }

@@ -68,12 +68,12 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
     warnings.warn(
         f"tokens is not given: rows are as long as their column {name!r} has characters; "
         "name a column of lengths, or give a function of a text",
-        stacklevel=_outside(),
+        stacklevel=outside(),
     )
     return _characters(table, name)
 
 
-def _outside() -> int:
+def outside() -> int:
     """The level of the nearest caller outside this package, for the place of a warning."""
     frame, calls = sys._getframe(1), 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("dagster_divorder."):

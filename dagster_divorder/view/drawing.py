@@ -177,9 +177,16 @@ def stamped(file: bytes, line: str) -> bytes:
     def draw(figure: Figure) -> None:
         figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
 
-    below = picture(image.width, STAMP, draw)
-    both = [np.asarray(each.convert("RGB")) for each in (image, PIL.Image.open(io.BytesIO(below)))]
-    return _file(np.concatenate(both), image.mode == "P")
+    return with_below(file, picture(image.width, STAMP, draw))
+
+
+def with_below(file: bytes, lower: bytes) -> bytes:
+    """A PNG file with another one of its width below, in the colours of the first."""
+    import PIL.Image
+
+    images = [PIL.Image.open(io.BytesIO(each)) for each in (file, lower)]
+    both = [np.asarray(image.convert("RGB")) for image in images]
+    return _file(np.concatenate(both), images[0].mode == "P")
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:

@@ -16,6 +16,7 @@ BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
 """Stands for the name of a trait in the measure of each trait other than the clusters."""
 OF_TRAIT = "batch TV of "
+AT_POINT = "batch TV there of "
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Measure:
 
     def figure(self, figures: Figures) -> float | None:
         """The figure of an order to be stored; None for batches of a corpus that is smaller than one."""
-        value: float | None = _at(figures, self.path)
-        too_small = not _at(figures, (*BATCHES, "windows")) or _at(figures, (*BATCHES, "partial"))
+        value: float | None = at(figures, self.path)
+        too_small = not at(figures, (*BATCHES, "windows")) or at(figures, (*BATCHES, "partial"))
         return None if too_small and any(key.startswith("batch") for key in self.path) else value
 
     def of_trait(self, trait: str) -> Measure:
@@ -125,6 +126,26 @@ MEASURES = {
         ("batch_shares", TRAIT, "mean_tv"),
         "%",
     ),
+    "off the schedule": Measure(
+        "off the schedule, mean",
+        partial(fixed, decimals=3),
+        "how far a token's rank by the score, from 0 to 1, is from the one that the schedule asks for",
+        ("deviation", "asked"),
+    ),
+    AT_POINT + TRAIT: Measure(
+        AT_POINT + TRAIT,
+        points,
+        f"tokens of a batch that would have to change for the mix of {TRAIT} at its point of the schedule, mean",
+        ("traits", TRAIT, "batch"),
+        "%",
+    ),
+    f"worst {AT_POINT}{TRAIT}": Measure(
+        f"worst {AT_POINT}{TRAIT}",
+        points,
+        "the same in the batch that strays most",
+        ("traits", TRAIT, "worst"),
+        "%",
+    ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
         number,
@@ -158,10 +179,21 @@ MEASURES = {
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
-SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path)
+ALONG_SCHEDULE = {
+    "off the schedule": ("deviation", "shuffled"),
+    AT_POINT + TRAIT: ("traits", TRAIT, "shuffled"),
+    f"worst {AT_POINT}{TRAIT}": ("traits", TRAIT, "worst_shuffled"),
+}
+"""Measures of an order along a schedule (`view.schedule`), with the paths to those of the window shuffle."""
+SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and name not in ALONG_SCHEDULE)
 """Measures of the summary."""
 
-IN_FULL_ONLY = ("fewest", "worst batch TV, clusters", "every cluster seen after")
+IN_FULL_ONLY = (
+    "fewest",
+    "worst batch TV, clusters",
+    "every cluster seen after",
+    f"worst {AT_POINT}{TRAIT}",
+)
 """Measures that the summary shows with --details only."""
 
 FOLLOWED = ("distinct clusters a sequence", "batch TV, clusters", "worst share, batch anywhere")
@@ -178,7 +210,7 @@ def measures(names: Iterable[str]) -> dict[str, Measure]:
     return {name: known for name in names if (known := measure(name))}
 
 
-def _at(figures: Any, path: tuple[str, ...]) -> Any:
+def at(figures: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         figures = figures[key] if isinstance(figures, Mapping) else getattr(figures, key)
     return figures
@@ -186,7 +218,7 @@ def _at(figures: Any, path: tuple[str, ...]) -> Any:
 
 def summary_row(order: str, figures: Figures) -> dict[str, Any]:
     """The figures of an order that people read first, by the names of `measures`; None where nothing can be told."""
-    others = [trait for trait in _at(figures, ("batch_shares",)) if trait != "cluster"]
+    others = [trait for trait in at(figures, ("batch_shares",)) if trait != "cluster"]
     names = [name.replace(TRAIT, trait) for name in SUMMARY for trait in (others if TRAIT in name else [""])]
     return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
 

@@ -20,9 +20,18 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure import Diversity
 from dagster_divorder.core.measure.along import Binned, binned
 from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, drawable, picture, stacked
+from dagster_divorder.view.drawing import (
+    COLOURS,
+    by_place,
+    cluster_colours,
+    drawable,
+    picture,
+    stacked,
+    with_below,
+)
 from dagster_divorder.view.measures import MEASURES, summary_row
-from dagster_divorder.view.words import brief, short
+from dagster_divorder.view.schedule import followed, highest, sentences, trait_names
+from dagster_divorder.view.words import brief, points, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +59,11 @@ LEFT, RIGHT, GAP, STRIP = (
 BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the height: the first bar's foot, bar to bar, a bar
 HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: the charts along the dataset
 HEADING = 18  # letters of a line above a column of numbers
+ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
+    4,
+    225,
+    600,
+)  # charts of traits in a row; pixels of a row, and of what is above them
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
@@ -65,13 +79,18 @@ class PicturedOrder:
     mix: NDArray[np.float32] | None = None
 
 
-def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str] = ()) -> bytes:
-    """Effects of orders, 1600 x 1100 pixels: the dataset as a bar in each order with a mix, each column coloured by the
-    clusters of its tokens, beside the corpus's own mix, which every column should resemble; distinct clusters in each
-    sequence, the prefix deviation, and a table of the numbers.
+def ordering_comparison(
+    orders: Mapping[str, PicturedOrder],
+    names: Sequence[str] = (),
+    schedule: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Effects of orders, 1600 x 1100 pixels, and more with a schedule: the dataset as a bar in each order with a mix,
+    each column coloured by the clusters of its tokens, beside the corpus's own mix, which every column should resemble;
+    distinct clusters in each sequence, the prefix deviation, and a table of the numbers.
 
     orders: by name, see `charts.SERIES`; up to three have a mix, of the same K clusters. names: of the K clusters, by
-    label; a row above the bars holds the largest, as many as fit.
+    label; a row above the bars holds the largest, as many as fit. schedule: figures of the stage `schedule`, for charts
+    below.
     """
 
     def draw(figure: Figure) -> None:
@@ -101,7 +120,44 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
         right.set_xlabel("position in the dataset, % of tokens")
         _draw_table(figure, {name: order.diversity for name, order in orders.items()})
 
-    return picture(WIDTH, HEIGHT, draw)
+    compared = picture(WIDTH, HEIGHT, draw)
+    return with_below(compared, _schedule(schedule)) if schedule else compared
+
+
+def _schedule(measured: Mapping[str, Any]) -> bytes:
+    """The score along training, and each other trait's mix at the points of the schedule, 1600 pixels wide."""
+    scale = measured["scales"]["sequences"]
+    traits, curves = trait_names(scale), scale["curves"]
+    height = SCHEDULE_HEAD + TRAIT_ROW * -(-len(traits) // ACROSS)
+
+    def draw(figure: Figure) -> None:
+        note = "\n".join(textwrap.fill(sentence, 150) for sentence in sentences(measured))
+        _title(figure, f"Along the schedule: {followed(measured)}", note, LEFT, 1 - 40 / height)
+        end = RIGHT + GAP + STRIP
+        rank, raw = (
+            figure.add_axes((left, 1 - 480 / height, HALF, 230 / height)) for left in (LEFT, end - HALF)
+        )
+        charts.schedule(rank, curves)
+        _headline(rank, "Rank", "share of the tokens with a lower score; band: 10 to 90 %")
+        rank.legend(loc="lower right", bbox_to_anchor=(1.0, 1.16), ncols=3, borderaxespad=0, fontsize=11)
+        charts.score(raw, curves)
+        _headline(raw, "Score", "median of the tokens; from left to right: progress, %")
+        figure.text(LEFT, 1 - 545 / height, "Everything else: TV to the mix there, %", size=15, weight="bold")
+        for at, trait in enumerate(traits):
+            row, column = divmod(at, ACROSS)
+            width = (end - LEFT - 0.03 * (ACROSS - 1)) / ACROSS
+            bottom = 1 - (SCHEDULE_HEAD + TRAIT_ROW * row + 170) / height
+            axes = figure.add_axes((LEFT + column * (width + 0.03), bottom, width, 130 / height))
+            charts.at_points(axes, scale["along"][trait], highest(scale))
+            figures = scale["traits"][trait]
+            beside = f"batch TV {points(figures['batch'])} %, shuffled {points(figures['shuffled'])} %"
+            _headline(axes, brief(trait), beside)
+        lines = figure.axes[-1].get_lines()
+        figure.legend(
+            handles=lines, loc="upper right", bbox_to_anchor=(end, 1 - 525 / height), ncols=3, fontsize=11
+        )
+
+    return picture(WIDTH, height, draw)
 
 
 def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_divorder.core.measure import ShufflingCheck
+from dagster_divorder.view import schedule
 from dagster_divorder.view.words import fixed, listed, points
 
 SHOWN = ("sequences", "sequences_random", "original")
@@ -17,25 +18,34 @@ class Verdict:
     """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
 
     metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if it does not.
+    schedule: figures of the stage `schedule`, where orders follow a score. They are then held against the mix at each
+    point of the schedule and against a window shuffle.
     """
 
     sequences: ShufflingCheck
     documents: ShufflingCheck
     metrics: dict[str, dict[str, Any]]
     remedy: str
+    schedule: schedule.Measured | None = None
 
     @property
     def compared(self) -> bool:
         """Whether the corpus is large enough to tell."""
-        return bool(self.sequences.comparisons)
+        return bool(
+            self.schedule["scales"]["sequences"]["traits"] if self.schedule else self.sequences.comparisons
+        )
 
     @property
     def passed(self) -> bool:
+        if self.schedule:
+            return self.compared and not schedule.not_nearer(self.schedule["scales"]["sequences"])
         return self.compared and self.sequences.passed
 
     @property
     def sentences(self) -> tuple[str, str]:
         """The claim, and the figure that shows it (or what to do)."""
+        if self.schedule:
+            return schedule.sentences(self.schedule)
         check, metrics = self.sequences, self.metrics
         if not self.compared:
             return (

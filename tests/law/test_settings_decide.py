@@ -26,7 +26,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.store.arrays import unpack, unpack_table
 from tests.conftest import is_long, topic_records, write_jsonl
-from tests.law.test_totality import candidates, environment, fields
+from tests.law.test_totality import GIVEN, candidates, environment, fields, with_given
 
 VALUES = 2
 """Of each field, at most so many that the settings accept; one will do where it changes every stage that it is in the
@@ -107,7 +107,7 @@ def _hash(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-PATHS = ("input.paths", "store.path", "output.path", "exports.path")
+PATHS = ("curriculum.path", "input.paths", "store.path", "output.path", "exports.path")
 SECTIONS = sorted({name.partition(".")[0] for name, _ in fields()})
 
 
@@ -157,9 +157,8 @@ def idle(folder: Path, base: dict[str, Result]) -> set[str]:
         for name, values in changes_of(section, base_settings):
             for value in values:
                 with suppress(DivOrderError):
-                    chosen.append(
-                        (name, value, keyed_stages(settings_of(folder, "base", (name, value)), base_settings))
-                    )
+                    changed = settings_of(folder, "base", *with_given((name, value)))
+                    chosen.append((name, value, keyed_stages(changed, base_settings)))
                     break
         if all(base.keys().isdisjoint(keyed) for _, _, keyed in chosen):
             sections.add(section)
@@ -173,7 +172,9 @@ def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
 ) -> None:
     if section in idle and not is_long():
         return
-    base_settings = settings_of(folder, "base")
+    if given := GIVEN.get(section, []):
+        base = results(settings_of(folder, f"base-{section}", *given))
+    base_settings = settings_of(folder, "base", *given)
     stale: list[str] = []
     in_vain: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for name, values in changes_of(section, base_settings):
@@ -182,7 +183,8 @@ def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
             if tried >= VALUES:
                 break
             try:
-                settings = settings_of(folder, f"{name}-{number}".replace(".", "-"), (name, value))
+                changes = with_given((name, value))
+                settings = settings_of(folder, f"{name}-{number}".replace(".", "-"), *changes)
                 found = results(settings)
             except DivOrderError:
                 continue

@@ -64,6 +64,8 @@ TARGETS = [
     target(**{"0": []}),
     {},
 ]
+ORDERS = sorted(name for name, strategy in STRATEGIES.items() if not strategy.follows_score)
+"""Strategies that need no score."""
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
     "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
@@ -90,6 +92,28 @@ BY_HAND: dict[str, list[Any]] = {
         *({trait: table} for trait in ("cluster", "length") for table in TARGETS),
         {"score": target(0, 1, **{"0": 0.1})},
     ],
+    "curriculum.score": [
+        *("", "\0", "score", "length", "difficulty", "compression", "lexical_diversity", "loss"),
+        *("checked", "const", "odd", "many", "when", "source", "text", "nope", "x" * 999),
+    ],
+    "curriculum.path": ["", "\0", "/dev/null", "nowhere.parquet", "docs.jsonl", "s3://b/x.parquet"],
+    "curriculum.points": [
+        *([], [[0, 0]], [[0, 0.5], [1, 0.5]], [[0, 0.1], [0.5, 0.9], [1, 0.4]], [[1, 0], [0, 1]]),
+        *(
+            [[0, 0], [0, 1], [1, 0]],
+            [[0, 0], [5e-324, 1.0], [1, 0]],
+            [[0, 2], [1, 0]],
+            [[0, math.nan], [1, 1]],
+        ),
+        *([[0, 0, 0], [1, 1, 1]], [0, 1], [["a", "b"]], {"0": 1}, 3, "rise"),
+    ],
+    "curriculum.options": [
+        *({"folds": number} for number in WHOLE),
+        *({"ratio": number} for number in REAL),
+        *({}, {"sections": 3}, {"descending": True}, {"first": 0.5, "last": 0.5}, {"ends": "low-low"}),
+        *({"inside": "random"}, {"window": 0.5}, {"strength": 0.5}, {"f2_lambda": 1.0}, {"nope": 1}, []),
+    ],
+    "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": ["", "\0", "cluster", "length", "score", "nope", "const"],
     "mixing.weights": [
         *("natural", "sqrt", "unimax", "nope", "", *REAL),
@@ -104,8 +128,8 @@ BY_HAND: dict[str, list[Any]] = {
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
-    "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
-    "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
+    "comparison.documents": [[], ["nope"], ["balanced"] * 3, ["saw"], ORDERS],
+    "comparison.sequences": [[], ["nope"], ["balanced"] * 3, ["saw"], ORDERS],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.template": ["", "\0", "{{ text }}", "{{ nope }}", "{{ text", "{% generation %}{{ text }}"],
@@ -167,8 +191,18 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"
-            by_hand = BY_HAND.get(name, sorted(STRATEGIES) if key == "strategy" else None)
+            by_hand = BY_HAND.get(name, [*ORDERS, "saw"] if key == "strategy" else None)
             yield name, values_of(of.annotation) if by_hand is None else by_hand
+
+
+GIVEN: dict[str, list[tuple[str, Any]]] = {"curriculum": [("curriculum.score", "score")]}
+"""Settings of a section without which it refuses its others."""
+
+
+def with_given(*changes: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """The changes behind what their sections need, which they may change."""
+    sections = {name.partition(".")[0] for name, _ in changes}
+    return [*(given for section in sorted(sections) for given in GIVEN.get(section, [])), *changes]
 
 
 CHANGES = [(name, value) for name, values in fields() for value in values]
@@ -251,7 +285,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
     accepted = 0
     for change in (change for change in CHANGES if change[0] == name):
         try:
-            chosen = load_settings(config, environment(change))
+            chosen = load_settings(config, environment(*with_given(change)))
         except SettingsError as error:
             assert name.split(".")[0] in str(error), change
         else:
@@ -280,7 +314,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
 def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
     config: Path, changes: list[tuple[str, Any]]
 ) -> None:
-    run(config, environment(*changes))
+    run(config, environment(*with_given(*changes)))
 
 
 MOST: dict[str, Any] = {
@@ -288,7 +322,7 @@ MOST: dict[str, Any] = {
     "advanced.silhouette_documents": 2**53,
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
-    "comparison.documents": sorted(STRATEGIES),
+    "comparison.documents": ORDERS,
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
     "order.options": {"shards": 2**53, "buffer": 2**53},

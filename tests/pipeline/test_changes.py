@@ -55,6 +55,12 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             {"order": {"strategy": "f3"}},
             ["order.strategy f2 -> f3"],
         ),
+        (
+            "greedy_order",
+            {"curriculum": {"score": "q", "shape": "saw", "options": {"sections": 2}}},
+            {"curriculum": {"score": "q", "shape": "fold"}},
+            ["curriculum.shape saw -> fold", "curriculum.options.sections 2 -> unset"],
+        ),
         ("greedy_order", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
         ("strategy_comparison", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
         ("sequence_order", {}, {"order": {"within": 0.5}}, []),

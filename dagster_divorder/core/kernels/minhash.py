@@ -61,13 +61,12 @@ def mixed(value: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Hashes of every WORDS consecutive words of a text, uint64 (s,), in order. A shorter text has one, of all its
-    words; a text without words has one, of its bytes.
+def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> int:
+    """Writes the hash of each word of a text into hashes, in order; returns their number. Room for half of
+    the bytes and one suffices.
 
     Reads data (bytes,), valid UTF-8, and kinds (0x110000,).
     """
-    hashes = np.empty(len(data) // 2 + 1, np.uint64)
     words = at = 0
     word, inside = _START, False
     while at < len(data):
@@ -91,13 +90,27 @@ def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.ui
             hashes[words] = mixed(word)
             words += 1
             word, inside = _START, False
-    if not inside and words == 0:
-        for byte in data:
-            word = (word ^ np.uint64(byte)) * _PRIME
-        inside = True
     if inside:
         hashes[words] = mixed(word)
         words += 1
+    return words
+
+
+@njit(cache=True, nogil=True)
+def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Hashes of every WORDS consecutive words of a text, uint64 (s,), in order. A shorter text has one, of all its
+    words; a text without words has one, of its bytes.
+
+    Reads data (bytes,), valid UTF-8, and kinds (0x110000,).
+    """
+    hashes = np.empty(len(data) // 2 + 1, np.uint64)
+    words = word_hashes(data, kinds, hashes)
+    if words == 0:
+        word = _START
+        for byte in data:
+            word = (word ^ np.uint64(byte)) * _PRIME
+        hashes[0] = mixed(word)
+        words = 1
     length = min(WORDS, words)
     for first in range(words - length + 1):
         shingle = np.uint64(length)

@@ -42,6 +42,14 @@ WINDOW = 1 / 32
 """Share of training in which an item may move."""
 
 
+def window_share(window: int | None, batch: float) -> float:
+    """The share of training of a window. window: its batches; None: a 32nd of training, within 4 to 64 batches, and an
+    eighth of training at most. batch: the share of a batch."""
+    if window is not None:
+        return min(1.0, window * batch)
+    return min(max(WINDOW, min(4 * batch, 1 / 8)), 64 * batch)
+
+
 class ShapeOptions(StrategyOptions):
     inside: str = "random"
     """The strategy that orders the items of a window; its options may be given too."""

@@ -120,12 +120,14 @@ def token_ranks(
     """The rank of each item by token, float64 (M,) in (0, 1), NaN without a score; equal scores have one rank. kept:
     int (M,) each; ranks are among the items that are alike in all of them."""
     known = np.flatnonzero(~np.isnan(scores))
+    ranks = np.full(len(scores), np.nan)
+    if not len(known):
+        return ranks
     order = known[np.lexsort([scores[known], *(codes[known] for codes in kept)])]
     changes = np.zeros(len(order), bool)
     for codes in kept:
         changes[1:] |= np.diff(codes[order]) != 0
-    starts = np.flatnonzero(np.append(True, changes[1:])) if len(order) else np.zeros(0, np.int64)
-    ranks = np.full(len(scores), np.nan)
+    starts = np.flatnonzero(np.append(True, changes[1:]))
     for first, last in zip(starts, np.r_[starts[1:], len(order)], strict=True):
         items = order[first:last]
         values, number = np.unique(scores[items], return_inverse=True)

@@ -110,7 +110,7 @@ def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
         return model(**given)
     except ValidationError as error:
         problem = error.errors()[0]
-        expected = problem["msg"].replace("Input should be", "expected", 1)
+        expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
         raise InputError(f"{problem['loc'][0]} is {problem['input']!r}; {expected}") from None
 
 

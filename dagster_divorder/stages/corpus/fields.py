@@ -45,8 +45,7 @@ SCORES = ("difficulty", "length", "compression", "lexical_diversity", "loss")
 def score_field(settings: Settings) -> str | None:
     """The field of the input that a curriculum follows."""
     chosen = settings.curriculum
-    is_field = settings.needs_scores and chosen.path is None and chosen.score not in SCORES
-    return chosen.score if is_field else None
+    return chosen.score if chosen.path is None and chosen.score not in SCORES else None
 
 
 def coded_traits(settings: Settings) -> list[str]:

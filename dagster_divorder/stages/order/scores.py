@@ -38,8 +38,13 @@ def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
 
 
 def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
-    """What a curriculum follows, by sequence, as `sequence_ranks`; None without a curriculum."""
-    return sequence_ranks(run, stream, packed) if run.settings.curriculum.on else None
+    """What a curriculum follows, by sequence, float64 (S,): `sequence_ranks`, or where not all tokens follow it, the
+    places as packed; None without a curriculum."""
+    if not run.settings.curriculum.on:
+        return None
+    if run.settings.curriculum.strength < 1.0:
+        return np.arange(len(packed), dtype=np.float64)
+    return sequence_ranks(run, stream, packed)
 
 
 def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:

@@ -173,7 +173,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
         full.counts,
         full.groups,
         settings.sequence.epochs,
-        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum())),
+        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum()), packed=True),
         scores=None if scores is None else scores[:full_sequences],
         weights=items.weights,
         coordinates=full.coordinates,

@@ -180,6 +180,7 @@ def numbers(
         check=verdict,
         drift=load_stationarity(run),
         warnings=warnings_of(metrics["sequences"]["targets"]),
+        schedule=verdict.schedule,
         distinct={name: binned(distinct, BINS) for name, (_, distinct) in corpus.orders.items()},
         lengths={
             name: quantiles_along(

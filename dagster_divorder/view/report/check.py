@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -11,20 +11,47 @@ from markupsafe import Markup
 
 from dagster_divorder.core.measure.shuffling_check import SEAM
 from dagster_divorder.view.report.html import part, table
+from dagster_divorder.view.schedule import trait_names
 from dagster_divorder.view.verdict import SHOWN, Verdict
-from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times
+from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points, times
 
 
 def head(verdict: Verdict) -> Markup:
     """The sentences and the numbers at the top of the page."""
-    return part("check", verdict.passed, verdict.compared, *verdict.sentences, _tiles(verdict))
+    tiles = _along(verdict.schedule) if verdict.schedule else _tiles(verdict)
+    other = "a window shuffle" if verdict.schedule else "shuffling"
+    return part("check", verdict.passed, verdict.compared, *verdict.sentences, tiles, other)
 
 
-def _tiles(verdict: Verdict) -> list[Sequence[str]]:
-    """(title, unit, value in each of the orders SHOWN) of each tile."""
+Tile = tuple[str, str, str, Sequence[str]]
+"""Title, unit, value in the order to train on, and others with their names."""
 
-    def tile(title: str, unit: str, show: Callable[[Any], str], *path: str) -> Sequence[str]:
-        return (title, unit, *(show(reduce(getitem, path, verdict.metrics[name])) for name in SHOWN))
+
+def _along(measured: Mapping[str, Any]) -> list[Tile]:
+    """Tiles of an order along a schedule. measured: figures of the stage `schedule`."""
+    scale = measured["scales"]["sequences"]
+    if not (off := scale["deviation"]):
+        return []
+    ours, shuffled, alone = (fixed(off[name], 3) for name in ("asked", "shuffled", "achievable"))
+    others = [f"shuffled in windows {shuffled}", f"the schedule alone {alone}"]
+    tiles = [("Off the schedule", "of the ranking, a token on average", ours, others)]
+    for trait in trait_names(scale):
+        ours, shuffled, moved = (
+            points(scale["traits"][trait][name]) for name in ("batch", "shuffled", "moved")
+        )
+        unit = "% of a batch would have to change for the mix at its point"
+        tiles.append(
+            (clip(trait), unit, ours, [f"shuffled in windows {shuffled}", f"moved by the schedule {moved}"])
+        )
+    return tiles
+
+
+def _tiles(verdict: Verdict) -> list[Tile]:
+    """Tiles of an order that keeps its mix: values in each of the orders SHOWN."""
+
+    def tile(title: str, unit: str, show: Callable[[Any], str], *path: str) -> Tile:
+        ours, shuffled, original = (show(reduce(getitem, path, verdict.metrics[name])) for name in SHOWN)
+        return title, unit, ours, [f"shuffled {shuffled}", f"original {original}"]
 
     off = "percentage points off, for one cluster, wherever a batch starts"
     tiles = [tile("In a sequence", "clusters on average", fixed, "split", "mean")]

@@ -103,8 +103,9 @@ class Numbers:
 
     manifest: of the output. tokens: of what is trained on, those that shares are of. trained_tokens: of all records,
     None where no input holds conversations. space: the kind of clustered vectors. warnings: parts of the targets that
-    cannot be had. distinct: of the sequences, by order. lengths: by order, the LENGTH_QUANTILES of the documents'
-    lengths in slices, float (C, 5). clusters: the largest, with their numbers, int (n,), and documents. other_clusters:
+    cannot be had. schedule: figures of the stage `schedule`, if orders follow a score. distinct: of the sequences, by
+    order. lengths: by order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the
+    largest, with their numbers, int (n,), and documents. other_clusters:
     clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence,
     if it was made: strategies; calibration, its table and notes; agreement; map; trained, the summary of
     training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of near_duplicates;
@@ -120,6 +121,7 @@ class Numbers:
     check: Verdict
     drift: Stationarity
     warnings: Sequence[str]
+    schedule: Mapping[str, Any] | None
     distinct: Mapping[str, Binned]
     lengths: Mapping[str, NDArray[np.float64]]
     clusters: TraitAlong

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
+from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
+from dagster_divorder.view.schedule import followed, highest, meanings, rows, sentences, trait_names
+from dagster_divorder.view.schedule import notes as schedule_notes
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
@@ -47,6 +49,7 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([mix(data)] if data.settings.repeats else []),
         *([chosen(data)] if data.chosen else []),
         *([targets(data)] if data.settings.order.targets else []),
+        *([schedule(data.schedule)] if data.schedule else []),
         drift(data),
         *([worst(data)] if data.worst else []),
         along(data),
@@ -414,6 +417,53 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         ),
         table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
     ]
+
+
+def schedule(measured: Mapping[str, Any]) -> Section:
+    """The score along training, and the mix of everything else at each point of the schedule. measured: figures of the
+    stage `schedule`."""
+    scale = measured["scales"]["sequences"]
+    curves, name, traits = scale["curves"], clip(measured["score"], SHORT_NAME), trait_names(scale)
+    panels = [
+        Panel(f"rank of {name}", partial(charts.schedule, curves=curves)),
+        Panel(f"{name}, median", partial(charts.score, curves=curves)),
+    ]
+    of_traits = [
+        Panel(
+            clip(trait, SHORT_NAME),
+            partial(charts.at_points, tenths=scale["along"][trait], top=highest(scale)),
+        )
+        for trait in traits
+    ]
+    beside = [
+        f"{clip(trait, SHORT_NAME)} {points(figures['batch'])} %, shuffled in windows {points(figures['shuffled'])} %"
+        for trait, figures in scale["traits"].items()
+    ]
+    parts = [
+        part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"]]),
+        chart(
+            "schedule",
+            panels if curves else [],
+            f"{followed(measured)}: the rank that is asked for and the rank that came, and the median score.",
+            f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the ranks from the 10th to the "
+            "90th percentile. Can be had: the schedule alone, without windows.",
+            across=2,
+        ),
+        part("legend", [MOVED, WINDOWS, SERIES["sequences"]]),
+        chart(
+            "at-points",
+            of_traits,
+            f"Batches against the mix at their point of the schedule: {'; '.join(beside)}.",
+            f"{ALONG}: % of a batch’s tokens that would have to change for the trait’s mix at that point, mean of each "
+            "tenth. Moved: how far the schedule itself takes that mix from the corpus’s.",
+        ),
+        *(
+            table(f"{items.capitalize()} in order beside the same shuffled in windows", rows(figures))
+            for items, figures in measured["scales"].items()
+        ),
+        part("notes", [line.removesuffix(".") for line in (*meanings(), *schedule_notes(measured))]),
+    ]
+    return Section("schedule", f"The schedule: {followed(measured)}", " ".join(sentences(measured)), parts)
 
 
 def drift(data: Numbers) -> Section:

@@ -1,0 +1,145 @@
+"""An order along a schedule of a score, in sentences and a table: what it follows, what every other trait keeps at each
+point of the schedule beside the papers' window shuffle, and what the schedule itself moves.
+
+measured: figures of the stage `schedule`. A scale is one of its `scales`: sequences or documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagster_divorder.view.measures import ALONG_SCHEDULE, IN_FULL_ONLY, MEASURES, TRAIT, Beside, at
+from dagster_divorder.view.words import clip, count, fixed, listed, number, percent, points
+
+Measured = Mapping[str, Any]
+
+MOVED = "moved, %"
+NAME = 60
+"""Characters of a score's name."""
+
+
+def form(measured: Measured) -> str:
+    """`zigzag`, or `zigzag (folds 2)` with options that differ from their defaults."""
+    given = [
+        f"{name} {'yes' if value is True else value}"
+        for name, value in measured["options"].items()
+        if name not in ("inside", "strength", "window", "points") and value is not False
+    ]
+    return f"{measured['shape']} ({', '.join(given)})" if given else str(measured["shape"])
+
+
+def followed(measured: Measured) -> str:
+    """`quality along zigzag (folds 2)`."""
+    return f"{clip(measured['score'], NAME)} along {form(measured)}"
+
+
+def not_nearer(scale: Measured) -> list[str]:
+    """The balanced traits whose batches are no nearer the mix at their point than those of a window shuffle."""
+    return [
+        trait
+        for trait, figures in scale["traits"].items()
+        if figures["balanced"] and not figures["batch"] < figures["shuffled"]
+    ]
+
+
+def sentences(measured: Measured) -> tuple[str, str]:
+    """The claim, and the figures that show it."""
+    scale = measured["scales"]["sequences"]
+    traits, failed = scale["traits"], not_nearer(scale)
+    if not traits:
+        return f"This order follows {followed(measured)}.", "All of it is consumed already."
+    balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
+    kept = (
+        f"keeps {listed(balanced)} nearer {'its' if len(balanced) == 1 else 'their'} mix at every point of it"
+    )
+    claim = f"This order follows {followed(measured)}, and {kept} than a window shuffle does."
+    if failed:
+        claim = (
+            f"This order follows {followed(measured)}, and keeps {listed(failed)} no nearer the mix at a point of it "
+            "than a window shuffle does."
+        )
+    off = scale["deviation"]
+    trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
+    ours = traits[trait]
+    return claim, (
+        f"A token's rank is {fixed(off['asked'], 3)} off the schedule on average, after a window shuffle "
+        f"{fixed(off['shuffled'], 3)}, by the schedule alone {fixed(off['achievable'], 3)}. Batches are "
+        f"{points(ours['batch'])} % off the mix of {clip(trait)} at their point, after a window shuffle "
+        f"{points(ours['shuffled'])} %; the schedule itself moves it by {points(ours['moved'])} %."
+    )
+
+
+def notes(measured: Measured) -> list[str]:
+    """What else decides how the schedule is followed, a sentence each."""
+    missing, strength, window = measured["missing"], measured["strength"], measured["window"]
+    lines = [
+        f"A sequence moves within {number(window['batches'], 2)} batches, {percent(window['share'])} of training, to "
+        "keep everything else at its mix."
+    ]
+    if missing:
+        lines.append(
+            f"{count(missing, 'record')} of {measured['records']:,} "
+            f"{'has' if missing == 1 else 'have'} no {clip(measured['score'], NAME)}: spread evenly."
+        )
+    if strength < 1:
+        lines.append(f"{percent(strength)} of the tokens follow the schedule; the others are spread evenly.")
+    if measured["epochs"]:
+        lines.append(
+            "One schedule goes over all epochs."
+            if measured["epochs"] == "together"
+            else "The schedule starts again in every epoch."
+        )
+    return lines
+
+
+def title(measured: Measured) -> str:
+    """A line above the table."""
+    return f"along {form(measured)} of {clip(measured['score'], NAME)}; shuffled: in windows of the same schedule"
+
+
+def rows(scale: Measured, *, in_full: bool = True) -> list[dict[str, str]]:
+    """A row a measure, beside the window shuffle, and what the schedule itself moves. in_full: with worst batches."""
+    table = []
+    for name, path in ALONG_SCHEDULE.items():
+        measure = MEASURES[name]
+        if not in_full and name in IN_FULL_ONLY:
+            continue
+        for trait in scale["traits"] if TRAIT in name else [""]:
+            of_trait, other = measure.of_trait(trait), [trait if key == TRAIT else key for key in path]
+            pair = Beside(of_trait, at(scale, of_trait.path), at(scale, tuple(other)))
+            moved = scale["traits"][trait]["moved"] if trait and name not in IN_FULL_ONLY else None
+            table.append(pair.shown() | {MOVED: points(moved) if trait else ""})
+    return table
+
+
+def meanings(*, in_full: bool = True) -> list[str]:
+    """A line a measure for newcomers."""
+    lines = [
+        f"{MEASURES[name].label}: {MEASURES[name].meaning}"
+        for name in ALONG_SCHEDULE
+        if in_full or name not in IN_FULL_ONLY
+    ]
+    return [
+        *(line.replace(TRAIT, "a trait") for line in lines),
+        f"{MOVED}: tokens that differ between the mix at a point of the schedule and the corpus's, whatever the order",
+    ]
+
+
+def trait_names(scale: Measured) -> Sequence[str]:
+    """The traits, those that are balanced first."""
+    return sorted(scale["traits"], key=lambda trait: not scale["traits"][trait]["balanced"])
+
+
+def highest(scale: Measured) -> float:
+    """The largest distance of any trait in any tenth of training, for charts on one scale."""
+    return max(
+        (
+            value
+            for tenths in scale["along"].values()
+            for values in tenths.values()
+            for value in values
+            if value
+        ),
+        default=0.01,
+    )

@@ -1,0 +1,165 @@
+"""Orders of a table along a score: every row once, the score followed, the rest at its mix."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import dagster_divorder as divorder
+from dagster_divorder.errors import InputError
+from tests.tables.kinds import KINDS, random_rows
+
+N = 3000
+
+
+def made_table(*, tied: float = 0.0) -> dict[str, Any]:
+    """Three sources, of which the first has the higher quality by `tied` standard deviations."""
+    random = np.random.default_rng(0)
+    source = random.integers(3, size=N)
+    return {
+        "source": np.array(list("abc"))[source],
+        "tokens": random.integers(10, 90, N),
+        "quality": random.normal(size=N) + tied * (source == 0),
+    }
+
+
+TABLE = made_table()
+
+
+def order(table: Any = TABLE, **arguments: Any) -> np.ndarray:
+    return divorder.order(table, "source", tokens="tokens", **{"score": "quality", **arguments})
+
+
+def rank_correlation(order: np.ndarray, table: Any = TABLE) -> float:
+    return float(np.corrcoef(np.arange(N), pd.Series(table["quality"][order]).rank())[0, 1])
+
+
+def test_a_rising_score_rises_and_every_batch_keeps_the_mix() -> None:
+    """Beside the papers' window shuffle in the same windows."""
+    ours, theirs = (order(strategy=strategy, batch=32) for strategy in ("balanced", "random"))
+    assert sorted(ours.tolist()) == list(range(N))
+    assert rank_correlation(ours) > 0.99 * rank_correlation(theirs) > 0.95
+
+    def strays(order: np.ndarray) -> float:
+        seen = (TABLE["source"][:, None] == list("abc"))[order] * TABLE["tokens"][order, None]
+        shares = seen[: N // 20 * 20].reshape(-1, 20, 3).sum(axis=1)
+        shares = shares / shares.sum(axis=1, keepdims=True)
+        return float(np.abs(shares - shares.mean(axis=0)).sum(axis=1).mean())
+
+    assert strays(ours) < 0.6 * strays(theirs)
+
+
+def test_the_plain_order_is_the_sorted_one() -> None:
+    even = {**TABLE, "tokens": np.full(N, 7)}
+    assert order(even, strategy="original").tolist() == np.argsort(TABLE["quality"]).tolist()
+    assert order(even, strategy="original", shape="fall").tolist() == np.argsort(-TABLE["quality"]).tolist()
+    folds = order(even, strategy="original", shape="fold", folds=3)
+    assert folds.tolist() == np.concatenate([np.argsort(TABLE["quality"])[at::3] for at in range(3)]).tolist()
+    points = [(0, 0), (1, 1)]
+    assert order(even, strategy="original", points=points).tolist() == np.argsort(TABLE["quality"]).tolist()
+
+
+def test_strength_0_is_the_order_without_a_score() -> None:
+    plain = divorder.order(TABLE, "source", tokens="tokens")
+    assert order(strength=0, shape="fold", folds=2).tolist() == plain.tolist()
+    half = rank_correlation(order(strength=0.5))
+    assert 0.4 < half < 0.6
+
+
+def test_kept_columns_keep_their_shares_throughout() -> None:
+    table = made_table(tied=2.0)
+
+    def first_third(**arguments: Any) -> float:
+        return float((table["source"][order(table, **arguments)[: N // 3]] == "a").mean())
+
+    whole = float((table["source"] == "a").mean())
+    assert first_third() < whole - 0.15
+    assert abs(first_third(keep="source") - whole) < 0.02
+    assert abs(first_third(keep=["source"], shape="fall") - whole) < 0.02
+
+
+def test_what_is_consumed_stands_first_and_later_rows_follow_the_rest_of_the_schedule() -> None:
+    consumed = order()[: N // 2]
+    made = order(frozen=consumed)
+    assert made[: N // 2].tolist() == consumed.tolist() and sorted(made.tolist()) == list(range(N))
+    assert rank_correlation(made) > 0.95
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_has_the_same_order(kind: str) -> None:
+    rows = random_rows(80)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = divorder.order(rows, "topic", tokens="tokens", score="score", shape="saw")
+        made = divorder.order(KINDS[kind](rows), "topic", tokens="tokens", score="score", shape="saw")
+    assert made.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "array", [np.asarray, list, pd.Series, pl.Series, pa.array, lambda values: pd.array(values, "Float64")]
+)
+def test_an_array_is_as_good_as_a_column(array: Any) -> None:
+    assert order(score=array(TABLE["quality"])).tolist() == order().tolist()
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), float("inf")])
+def test_rows_without_a_score_are_spread_evenly_and_said(nothing: Any) -> None:
+    scores = [nothing if at % 5 == 0 else value for at, value in enumerate(TABLE["quality"].tolist())]
+    with pytest.warns(UserWarning, match=r"600 of 3,000 rows have no score: they are spread evenly") as told:
+        made = divorder.order(TABLE, "source", tokens="tokens", score=scores)
+    assert len(told) == 1 and told[0].filename == __file__
+    lacking = (made % 5 == 0).reshape(10, -1).sum(axis=1)
+    assert lacking.min() > 45 and lacking.max() < 75
+
+
+def test_the_picture_shows_it() -> None:
+    figure = divorder.plot(TABLE, "source", window=100, tokens="tokens", score="quality", shape="saw")
+    assert figure.axes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "source"}, "column 'source', which holds .*string; expected numbers"),
+        ({"score": "qualty"}, "no column 'qualty'; did you mean 'quality'"),
+        ({"score": [True, False] * (N // 2)}, "the array, which holds bool; expected numbers"),
+        ({"score": [1.5] * N}, "which is 1.5 in every row; expected numbers that differ"),
+        ({"score": [1.0, 2.0]}, "score holds 2 numbers; expected one for each of 3,000 rows"),
+        ({"score": 3}, "score is 3; expected the name of a column, or a number for each row"),
+        ({"score": [None] * 2000 + [1.0] * 500 + [2.0] * 500}, "2,000 of 3,000 rows have no number; .* half"),
+        ({"score": [None] * N}, "3,000 of 3,000 rows have no number"),
+        ({"shape": "saww"}, "shape is 'saww'; expected one of rise, .*did you mean 'saw'"),
+        ({"strength": 1.5}, "strength is 1.5; expected less than or equal to 1"),
+        ({"strength": -1}, "strength is -1; expected greater than or equal to 0"),
+        ({"score_window": 0}, "score_window is 0; expected a whole number of 1 or more"),
+        ({"folds": 2}, "folds is no option of the shape 'rise'; it has none"),
+        ({"shape": "saw", "fold": 2}, "fold is no option of the shape 'saw'; its options are .*'folds'"),
+        ({"shape": "fold", "folds": N + 1}, "folds is 3001, and there are 3000 items; expected 3000 at most"),
+        ({"points": [(0, 0.1), (0.5, 0.9), (0.4, 1)]}, r"; progress is \[0.0, 0.5, 0.4\]; expected .* rise"),
+        ({"points": [(0, 0.1), (1, 2)]}, "; rank is 2.0; expected a number from 0 to 1"),
+        ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
+        ({"keep": "quality"}, "keep is 'quality'; expected one of source"),
+        ({"score": None, "shape": "saw"}, "shape is given, and score is not"),
+        ({"strategy": "saw"}, "strategy is 'saw', which is a schedule; expected shape='saw'"),
+        ({"window": 0.1}, "window is no argument of a table's order; expected score_window"),
+        ({"targets": {"source": {"progress": [0, 1], "a": [0.1, 0.3]}}}, "an order follows one of them"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        order(**arguments)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3])
+@pytest.mark.parametrize("shape", ["rise", "zigzag", "saw", "segment"])
+def test_hardly_a_row(rows: int, shape: str) -> None:
+    table = {"source": ["a"] * rows, "tokens": [1] * rows, "quality": list(range(rows))}
+    arguments = {"folds": max(1, rows)} if shape in ("zigzag", "saw") else {}
+    made = order(table, shape=shape, **arguments)
+    assert made.dtype == np.int64 and sorted(made.tolist()) == list(range(rows))
