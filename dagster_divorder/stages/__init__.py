@@ -12,10 +12,12 @@ from dagster_divorder.stages.corpus.ids import IDS
 from dagster_divorder.stages.corpus.minhash import MINHASH
 from dagster_divorder.stages.corpus.near_duplicates import NEAR_DUPLICATES
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
+from dagster_divorder.stages.evidence.curriculum_comparison import CURRICULUM_COMPARISON
 from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
 from dagster_divorder.stages.measure.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.measure.schedule import SCHEDULE
 from dagster_divorder.stages.measure.set_diversity import SET_DIVERSITY
 from dagster_divorder.stages.measure.stationarity import STATIONARITY
 from dagster_divorder.stages.mix.heldout import HELDOUT
@@ -37,6 +39,7 @@ from dagster_divorder.stages.text.base_model import BASE_MODEL
 from dagster_divorder.stages.text.difficulty import DIFFICULTY
 from dagster_divorder.stages.text.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.text.quality_scores import QUALITY_SCORES
+from dagster_divorder.stages.text.text_statistics import TEXT_STATISTICS
 from dagster_divorder.stages.text.token_counts import TOKEN_COUNTS
 from dagster_divorder.stages.topics.ari_comparison import ARI_COMPARISON
 from dagster_divorder.stages.topics.centroids import CENTROIDS
@@ -80,6 +83,7 @@ GRAPH = Graph(
         FIELDS,
         DIFFICULTY_COUNTS,
         DIFFICULTY,
+        TEXT_STATISTICS,
         BIN_EDGES,
         TRAITS,
         SCORES,
@@ -95,10 +99,12 @@ GRAPH = Graph(
         PACKED_SEQUENCES,
         SEQUENCE_ORDER,
         STATIONARITY,
+        SCHEDULE,
         DIVERSITY_METRICS,
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        CURRICULUM_COMPARISON,
         SET_DIVERSITY,
         TRAINING_EVIDENCE,
         ORDERING_ANIMATION,

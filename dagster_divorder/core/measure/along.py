@@ -52,9 +52,9 @@ def quantiles_along(
 ) -> NDArray[np.float64]:
     """Quantiles of a number of the documents, such as their length, in equal slices of the ordered corpus, (C, Q).
 
-    values: (N,) by document. Slice c is [c T / columns, (c + 1) T / columns) of the T tokens; a document counts with
+    values: (N,) by document; documents without one, NaN, do not count. Slice c is [c T / columns, (c + 1) T / columns) of the T tokens; a document counts with
     its tokens there. Quantile q is the smallest value that at least a share q of the slice's tokens does not exceed.
-    NaN without tokens.
+    NaN without tokens that count.
     """
     indices = indices_in(order, len(np.asarray(tokens)), "document")
     stream = tokens_in_order(order, tokens)
@@ -72,8 +72,12 @@ def quantiles_along(
         low, high = column * total, (column + 1) * total
         first, last = np.searchsorted(ends, low, side="right"), np.searchsorted(starts, high, side="left")
         inside = np.minimum(ends[first:last], high) - np.maximum(starts[first:last], low)
+        # NaN sorts last.
         rising = np.argsort(ordered[first:last], kind="stable")
+        rising = rising[: np.count_nonzero(~np.isnan(ordered[first:last]))]
+        if not len(rising):
+            continue
         below = np.cumsum(inside[rising])
-        at = np.searchsorted(below, np.ceil(np.asarray(quantiles) * total), side="left")
+        at = np.searchsorted(below, np.ceil(np.asarray(quantiles) * below[-1]), side="left")
         slices[column] = ordered[first:last][rising][np.minimum(at, len(below) - 1)]
     return slices

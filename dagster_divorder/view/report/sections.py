@@ -247,8 +247,36 @@ def mix(data: Numbers) -> Section:
         "How often each record is trained on",
         f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
         "than its share is read again, as far apart as can be; one that has more is read in an even part.",
-        [table("The mix, planned and realised", rows)],
+        [table("The mix, planned and realised", rows), *_tiers(data.manifest["mixing"])],
     )
+
+
+def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
+    """How often the tiers of the second of `mixing.trait` are trained on, over all values of the first."""
+    tiers: dict[str, list[Mapping[str, Any]]] = {}
+    for row in mixing.get("tiers", ()):
+        tiers.setdefault(row["tier"], []).append(row)
+    if not tiers:
+        return []
+    rows = []
+    for tier in sorted(tiers, key=lambda name: (len(name), name)):
+        every = tiers[tier]
+        unique = sum(row["unique tokens"] for row in every)
+        planned = sum(row["unique tokens"] * row["planned epochs"] for row in every)
+        tokens, epochs = sum(row["tokens trained on"] for row in every), [row["epochs"] for row in every]
+        rows.append(
+            {
+                "tier": tier,
+                f"values of {mixing['trait']}": number(len(every)),
+                "tokens there are": number(unique),
+                "epochs planned": fixed(planned / max(1, unique), 2),
+                "epochs": fixed(tokens / max(1, unique), 2),
+                "lowest": fixed(min(epochs), 2),
+                "highest": fixed(max(epochs), 2),
+            }
+        )
+    caption = f"Tiers of {mixing['quality']} within each value of {mixing['trait']}, the worst first"
+    return [table(caption, rows)]
 
 
 def chosen(data: Numbers) -> Section:

@@ -1,0 +1,218 @@
+"""schedule: how the orders follow the score of the curriculum, and what else they keep.
+
+`measured` (JSON): the curriculum's `score`, `shape`, `options` and `strength`; `window`, in which items move, as a
+`share` of training, in `sequences` and in `batches`; `records`, and those without a score (`missing`); `epochs`
+("together", "each", None for one); and `scales`, the figures of `core.measure.schedule.measure_along` for
+`sequences`, as a trainer gets them, and for `documents`, in batches of as many tokens. Each of their `traits` says
+whether it is `balanced`. The traits are those of the store and the source.
+Sequences of the consumed beginning and a last one that is not full are left out. Ranks are among all tokens of
+training, whatever `curriculum.keep` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.measure.schedule import (
+    BatchEdges,
+    Lap,
+    Schedule,
+    ScoredRuns,
+    measure_along,
+    of_sequences,
+    of_tokens,
+)
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of
+from dagster_divorder.core.order.schedule import token_ranks
+from dagster_divorder.core.order.traits import column_codes
+from dagster_divorder.core.packing import FILLED, PackedSequences
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import load_fields
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.order.greedy_order import load_order
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.scores import sequence_scores, stream_scores
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
+
+
+def load_schedule(run: Run) -> dict[str, Any]:
+    """The figures of the last run, as the module says.
+
+    Raises:
+        MissingStageError: there are none under these settings.
+    """
+    measured: dict[str, Any] = orjson.loads(run.read("schedule", "measured"))
+    return measured
+
+
+def asked_schedule(settings: Settings) -> Schedule:
+    """What the curriculum asks for."""
+    return _schedule({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
+
+
+def _schedule(arguments: dict[str, Any]) -> Schedule:
+    """The schedule of the arguments of `core.order.order`."""
+    shape = arguments["strategy"]
+    given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
+    options = SHAPES[shape](**given).model_dump()
+    return Schedule(pieces_of(shape, options), options["strength"])
+
+
+def sequence_laps(run: Run, stream: TrainingStream, packed: PackedSequences) -> list[Lap]:
+    """The laps of the plan's sequences in training."""
+    settings, frozen = run.settings, run.receipt("packed_sequences").facts["frozen_sequences"]
+    counted = np.add.reduceat(np.append(run_counter(run, stream.view)(packed), 0), packed.indptr[:-1])
+    scores = sequence_scores(run, stream, packed)
+    assert scores is not None
+    arguments = settings.plan_arguments("original", int(packed.length.sum()), packed=True)
+    full = np.ones(len(packed), bool)
+    if settings.packing.method in FILLED and len(packed):
+        full[-1] &= packed.padding[-1] == 0
+    epochs = load_sequence_order(run)
+    together = settings.curriculum.epochs == "together"
+    rows = [epochs.ravel()] if together else list(epochs)
+    laps = []
+    for number, row in enumerate(rows):
+        consumed = 0 if number else frozen
+        order = row[consumed:]
+        order = order[full[order]]
+        begin = counted[row[:consumed]].sum() / max(1, counted[row[full[row]]].sum())
+        laps.append(
+            Lap.of(
+                order,
+                scores,
+                counted,
+                _schedule(arguments),
+                window=arguments["window"],
+                batch=settings.sequence.batch,
+                begin=float(begin),
+                epochs=len(epochs) if together else 1,
+                seed=settings.seed,
+            )
+        )
+    return laps
+
+
+def _document_lap(run: Run, stream: TrainingStream) -> Lap:
+    """The lap of the documents in order."""
+    settings, traits, scores = run.settings, stream.traits, stream_scores(run, stream)
+    assert scores is not None
+    frozen = run.receipt("greedy_order").figures["frozen_documents"]
+    arguments = settings.plan_arguments("original", int(traits.tokens.sum()))
+    fills = "sequence_length" in settings.strategy(settings.order.strategy).reads
+    sizes, order = traits.tokens if fills else traits.counted, load_order(run)
+    return Lap.of(
+        order[frozen:],
+        scores,
+        sizes,
+        _schedule(arguments),
+        window=arguments["window"],
+        batch=settings.sequence.batch,
+        begin=float(sizes[order[:frozen]].sum() / max(1, sizes.sum())),
+        seed=settings.seed,
+    )
+
+
+def scored_runs(
+    run: Run, stream: TrainingStream, document: np.ndarray, tokens: np.ndarray, indptr: np.ndarray
+) -> ScoredRuns:
+    """Runs of tokens of the stream's items, document int64 (Q,), with all traits and the source."""
+    raw = stream.of_items(run.arrays("scores", "scores")["score"])
+    rank = token_ranks(raw, stream.traits.counted)
+    sizes = stream.traits.sizes()
+    coded = {trait: (codes, sizes[trait]) for trait, codes in stream.traits.codes.items()}
+    source = run.settings.input.source_field
+    if source and source not in coded:
+        column = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}")
+        coded[source] = (stream.of_items(column.codes), len(column.names))
+    return ScoredRuns(
+        indptr,
+        tokens,
+        rank[document],
+        raw[document],
+        {trait: (codes[document], values) for trait, (codes, values) in coded.items()},
+    )
+
+
+def _measure_schedule(run: Run) -> Made:
+    settings, stream = run.settings, load_stream(run)
+    packed, counted = load_packed(run), stream.traits.counted
+    asked = asked_schedule(settings)
+
+    def figures(runs: ScoredRuns, laps: list[Lap], edges: BatchEdges) -> dict[str, Any]:
+        measured = measure_along(runs, laps, asked, edges, seed=settings.seed)
+        for trait, values in measured["traits"].items():
+            values["balanced"] = trait in settings.order.traits
+        return measured
+
+    laps = sequence_laps(run, stream, packed)
+    tokens = run_counter(run, stream.view)(packed)
+    runs = scored_runs(run, stream, packed.document, tokens, packed.indptr)
+    scales = {"sequences": figures(runs, laps, of_sequences(settings.sequence.batch))}
+    if settings.packing.packs:
+        items = np.arange(len(counted))
+        runs = scored_runs(run, stream, items, counted, np.arange(len(counted) + 1))
+        batch = settings.sequence.batch * settings.sequence.length
+        scales["documents"] = figures(runs, [_document_lap(run, stream)], of_tokens(batch))
+    else:
+        scales["documents"] = scales["sequences"]
+    scores, curriculum = run.receipt("scores").figures, settings.curriculum
+    sequences = float(np.mean(np.diff(laps[0].bounds)))
+    share = settings.plan_arguments("original", int(packed.length.sum()), packed=True)["window"]
+    measured = {
+        "score": curriculum.score,
+        "shape": curriculum.form,
+        "options": SHAPES[curriculum.form](**curriculum.shape_options).model_dump(
+            exclude={"inside", "strength", "window"}
+        ),
+        "strength": curriculum.strength,
+        "window": {
+            "share": share,
+            "sequences": sequences,
+            "batches": sequences / settings.sequence.batch,
+        },
+        "records": scores["records"],
+        "missing": scores["missing"],
+        "epochs": curriculum.epochs if settings.sequence.epochs > 1 else None,
+        "scales": scales,
+    }
+    return Made({"measured": File(orjson.dumps(measured), "json")})
+
+
+def _schedule_reads(settings: Settings) -> tuple[str, ...]:
+    fields = ["fields"] if settings.input.source_field else []
+    return (
+        *("raw_docs", "token_counts", *fields, "traits", *stream_reads(settings)),
+        *("scores", "greedy_order", "packed_sequences", "sequence_order"),
+    )
+
+
+def _schedule_settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "traits": sorted(settings.order.traits),
+        "source_field": settings.input.source_field,
+        "packs": settings.packing.packs,
+        "seed": settings.seed,
+        **settings.counted_key,
+        **settings.curriculum_key,
+    }
+
+
+SCHEDULE = WholeCorpus(
+    name="schedule",
+    version=1,
+    asset=False,
+    description="How the orders follow the score of the curriculum, and what else they keep.",
+    reads=_schedule_reads,
+    settings=_schedule_settings,
+    when=lambda settings: settings.curriculum.on,
+    content=("measured",),
+    doing="measuring the order along its score",
+    pace=(0.2, 0.004),
+    compute=_measure_schedule,
+)
