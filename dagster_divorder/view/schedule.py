@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import ALONG_SCHEDULE, IN_FULL_ONLY, MEASURES, TRAIT, Beside, at
 from dagster_divorder.view.words import clip, count, fixed, listed, number, percent, points
 
@@ -132,6 +133,16 @@ def meanings(*, in_full: bool = True) -> list[str]:
         *(line.replace(TRAIT, "a trait") for line in lines),
         f"{MOVED}: tokens that differ between the mix at a point of the schedule and the corpus's, whatever the order",
     ]
+
+
+def markdown(measured: Measured) -> str:
+    """Its tables and what they mean, in Markdown."""
+    tables = [
+        f"{items}, {title(measured)}\n\n{TextTable(rows(scale)).markdown()}"
+        for items, scale in measured["scales"].items()
+    ]
+    lines = [f"- {line}" for line in (*notes(measured), *meanings())]
+    return "\n\n".join([*tables, "\n".join(lines)])
 
 
 def trait_names(scale: Measured) -> Sequence[str]:
