@@ -237,6 +237,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
+        *(figures["scores"]["notes"] if "scores" in figures else []),
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
         *(schedule.notes(verdict.schedule) if verdict.schedule else []),
         "",

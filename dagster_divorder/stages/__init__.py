@@ -39,6 +39,7 @@ from dagster_divorder.stages.text.base_model import BASE_MODEL
 from dagster_divorder.stages.text.difficulty import DIFFICULTY
 from dagster_divorder.stages.text.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.text.quality_scores import QUALITY_SCORES
+from dagster_divorder.stages.text.text_statistics import TEXT_STATISTICS
 from dagster_divorder.stages.text.token_counts import TOKEN_COUNTS
 from dagster_divorder.stages.topics.ari_comparison import ARI_COMPARISON
 from dagster_divorder.stages.topics.centroids import CENTROIDS
@@ -82,6 +83,7 @@ GRAPH = Graph(
         FIELDS,
         DIFFICULTY_COUNTS,
         DIFFICULTY,
+        TEXT_STATISTICS,
         BIN_EDGES,
         TRAITS,
         SCORES,

@@ -323,6 +323,7 @@ def shapes(
             label = "" if at else f"windows {row['windows']}"
             axes.scatter(value, at, color=COLOURS[colour], zorder=2, label=label)
     axes.set_yticks(range(len(pairs)), [ordered["shape"] for _, ordered in pairs])
+    axes.tick_params(axis="y", labelsize=10.5, pad=3)
     axes.set_ylim(len(pairs) - 0.5, -0.5)
     axes.margins(x=0.1)
     axes.set_xlim(left=0)

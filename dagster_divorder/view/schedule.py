@@ -68,8 +68,8 @@ def sentences(measured: Measured) -> tuple[str, str]:
     return claim, (
         f"Its mean rank is {fixed(off['achieved'], 3)} off the schedule, after a window shuffle "
         f"{fixed(off['shuffled'], 3)}, by the schedule alone {fixed(off['achievable'], 3)}. Batches are "
-        f"{points(ours['batch'])} % off the mix of {clip(trait)} at their point, after a window shuffle "
-        f"{points(ours['shuffled'])} %; the schedule itself moves it by {points(ours['moved'])} %."
+        f"{points(ours['batch'])}\u00a0% off the mix of {clip(trait)} at their point, after a window shuffle "
+        f"{points(ours['shuffled'])}\u00a0%; the schedule itself moves it by {points(ours['moved'])}\u00a0%."
     )
 
 
