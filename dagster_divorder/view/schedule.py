@@ -53,15 +53,11 @@ def sentences(measured: Measured) -> tuple[str, str]:
     if not traits:
         return f"This order follows {followed(measured)}.", "All of it is consumed already."
     balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
-    kept = (
-        f"keeps {listed(balanced)} nearer {'its' if len(balanced) == 1 else 'their'} mix at every point of it"
+    kept, nearer = (failed, "no nearer") if failed else (balanced, "nearer")
+    claim = (
+        f"This order follows {followed(measured)}, and keeps {listed([clip(trait) for trait in kept])} {nearer} the mix "
+        "at its points than a window shuffle does."
     )
-    claim = f"This order follows {followed(measured)}, and {kept} than a window shuffle does."
-    if failed:
-        claim = (
-            f"This order follows {followed(measured)}, and keeps {listed(failed)} no nearer the mix at a point of it "
-            "than a window shuffle does."
-        )
     off = scale["off"]
     trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
     ours = traits[trait]
