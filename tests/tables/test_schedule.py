@@ -118,6 +118,31 @@ def test_rows_without_a_score_are_spread_evenly_and_said(nothing: Any) -> None:
     assert lacking.min() > 45 and lacking.max() < 75
 
 
+@pytest.mark.parametrize("unit", ["rows", "tokens"])
+def test_a_comparison_holds_batches_against_the_mix_at_their_point(unit: Any) -> None:
+    table = made_table(tied=1.0) | {"tags": [["x", "y"][: at % 3] for at in range(N)]}
+    found = divorder.compare(
+        table,
+        ["source", "tags"],
+        window=32 if unit == "rows" else 1600,
+        unit=unit,
+        tokens="tokens",
+        batch=32,
+        score="quality",
+        frozen=[5, 3, 8],
+    )
+    lines = {(line.column, line.measure): line for line in found.lines}
+    off = lines["(score)", "off the schedule"]
+    assert off.value < 1.02 * off.shuffled < 0.05
+    for column in ("source", "tags"):
+        there = lines[column, "mean batch there"]
+        assert there.balanced and there.value < 0.6 * there.shuffled
+    # The schedule moves the source that goes with the score, whatever the order.
+    assert lines["source", "moved"].value > 0.1 > lines["tags", "moved"].value
+    assert ("quality", "moved") not in lines
+    assert "along rise of quality" in str(found) and "drift" not in str(found) and "nan" not in str(found)
+
+
 def test_the_picture_shows_it() -> None:
     figure = divorder.plot(TABLE, "source", window=100, tokens="tokens", score="quality", shape="saw")
     assert figure.axes

@@ -25,7 +25,7 @@ from dagster_divorder.core.measure.schedule import (
     of_sequences,
     of_tokens,
 )
-from dagster_divorder.core.order.curricula import SHAPES, pieces_of
+from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import FILLED, PackedSequences
@@ -52,15 +52,7 @@ def load_schedule(run: Run) -> dict[str, Any]:
 
 def asked_schedule(settings: Settings) -> Schedule:
     """What the curriculum asks for."""
-    return _schedule({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
-
-
-def _schedule(arguments: dict[str, Any]) -> Schedule:
-    """The schedule of the arguments of `core.order.order`."""
-    shape = arguments["strategy"]
-    given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
-    options = SHAPES[shape](**given).model_dump()
-    return Schedule(pieces_of(shape, options), options["strength"])
+    return Schedule.of({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
 
 
 def sequence_laps(run: Run, stream: TrainingStream, packed: PackedSequences) -> list[Lap]:
@@ -87,7 +79,7 @@ def sequence_laps(run: Run, stream: TrainingStream, packed: PackedSequences) -> 
                 order,
                 scores,
                 counted,
-                _schedule(arguments),
+                Schedule.of(arguments),
                 window=arguments["window"],
                 batch=settings.sequence.batch,
                 begin=float(begin),
@@ -110,7 +102,7 @@ def _document_lap(run: Run, stream: TrainingStream) -> Lap:
         order[frozen:],
         scores,
         sizes,
-        _schedule(arguments),
+        Schedule.of(arguments),
         window=arguments["window"],
         batch=settings.sequence.batch,
         begin=float(sizes[order[:frozen]].sum() / max(1, sizes.sum())),
