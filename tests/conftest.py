@@ -20,6 +20,7 @@ from typing import Any
 
 import hypothesis
 import joblib
+import numpy as np
 import orjson
 import pytest
 import xxhash
@@ -34,6 +35,7 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.models import bootstrap, decoder
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
@@ -66,6 +68,20 @@ def examples(usual: int) -> int:
     """How many examples of a property: the usual number, a quarter of it in `make test-fast`, and ten times as many in
     `make test-long`."""
     return usual * hypothesis.settings().max_examples // USUAL
+
+
+def some_scores(items: int) -> np.ndarray:
+    """Scores for strategies that follow one, float64 (items,): some equal, some missing."""
+    random = np.random.default_rng(items)
+    return np.where(random.random(items) < 0.1, np.nan, random.integers(0, max(1, items // 2), items))
+
+
+def along(strategy: str, items: int) -> dict[str, Any]:
+    """What a strategy that follows a score needs beside the items: scores, and no more folds than items."""
+    if not STRATEGIES[strategy].follows_score:
+        return {}
+    folds = {"folds": min(3, max(1, items))} if "folds" in STRATEGIES[strategy].option_names({}) else {}
+    return {"scores": some_scores(items), **folds}
 
 
 def is_long() -> bool:

@@ -4,8 +4,8 @@
     python benchmarks/curricula/training.py mixture.jsonl.gz WORK --heldout mixture_eval.jsonl.gz --table
 
 The tiny preset on the beginning of a stationary plan, one epoch, sequences of 256 in batches of 16. WORK keeps every
-training: a run that was stopped goes on, and the first seed of all orders comes first. `--table` prints what is done, of
-seeds that all orders have. Differences are paired by seed; intervals are Student's at 95 %.
+training: a run that was stopped goes on, and the first seed of all orders comes first. `--table` prints what is done.
+Differences are paired by seed; intervals are Student's at 95 %.
 """
 
 from __future__ import annotations
@@ -99,11 +99,18 @@ def print_table(settings: Settings) -> None:
         for shape in SHAPES:
             ours, theirs = (done.get((name, schedule), {}) for name in (f"{shape}_balanced", shape))
             both = [seed for seed in ours if seed in theirs]
-            cells = [shown([ours[seed][at] - theirs[seed][at] for seed in both]) for at in range(len(WEIGHTS))]
+            cells = [
+                shown([ours[seed][at] - theirs[seed][at] for seed in both]) for at in range(len(WEIGHTS))
+            ]
             print(f"{shape} | {len(both)} | " + " | ".join(cells))
         both = [
             [
-                np.mean([done[f"{shape}_balanced", schedule][seed][at] - done[shape, schedule][seed][at] for shape in SHAPES])
+                np.mean(
+                    [
+                        done[f"{shape}_balanced", schedule][seed][at] - done[shape, schedule][seed][at]
+                        for shape in SHAPES
+                    ]
+                )
                 for seed in shuffled
                 if all(seed in done.get((name, schedule), {}) for name in ORDERS)
             ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from dagster_divorder.cli.runs import epoch_lines
 from dagster_divorder.cli.verb import Verb, settings_of
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Settings
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
@@ -56,6 +56,67 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     )
 
 
+LINES = """[curriculum]
+score = "quality"    # a numeric field of the input, difficulty, length, ...; strength = 0 leaves the plan as it is"""
+
+
+def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
+    """Make curriculum_comparison and its inputs; its conclusions, and a table of the shapes. Options as of `compare`.
+
+    Raises:
+        SettingsError: `curriculum.score` is unset.
+    """
+    from dagster_divorder.stages import GRAPH, open_run, run_all
+    from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
+    from dagster_divorder.store.local import write_atomically
+    from dagster_divorder.view.curricula import conclusions, draw, in_short, meanings
+    from dagster_divorder.view.measures import as_shown
+
+    if settings.curriculum.score is None:
+        raise SettingsError(
+            f"`compare --curricula` needs a score to follow; put these lines into the settings file:\n\n{LINES}"
+        )
+    receipts = run_all(settings, stages=GRAPH.needed(settings, "curriculum_comparison"))
+    rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
+    sentences = conclusions(rows)
+    data = {"conclusions": sentences, "comparison": rows}
+    if only_csv:
+        return Answer([_as_csv(rows)], data)
+    if plot:
+        write_atomically(plot, draw(rows))
+    sequences, missing = receipts["packed_sequences"].facts["sequences"], scores["missing"]
+    table = [as_shown(row) for row in rows] if details else in_short(rows)
+    return Answer(
+        [
+            *(Line(sentence, "strong") for sentence in sentences),
+            "",
+            f"{sequences:,} sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+            f"along {settings.curriculum.score}"
+            + (
+                f"; {missing:,} of {scores['records']:,} records have none, and are spread evenly"
+                if missing
+                else ""
+            ),
+            *_mixed_sequences(settings),
+            "",
+            TextTable(table),
+            *([f"picture: {plot}"] if plot else ["all digits: --csv or --json; a picture: --plot FILE.png"]),
+            *(Line(f"  {line}", "quiet") for line in meanings()),
+        ],
+        data,
+    )
+
+
+def _mixed_sequences(settings: Settings) -> list[str]:
+    """What it means for a comparison that sequences hold documents of unlike scores."""
+    if settings.curriculum.strength == 1.0 or not settings.packing.packs:
+        return []
+    return [
+        f"The plan's sequences are packed at curriculum.strength = {settings.curriculum.strength:g}, from documents of "
+        "unlike scores, so that no shape can follow its schedule closely; at 1 documents of near scores share one."
+    ]
+
+
 def prove(settings: Settings, *, details: bool) -> Answer:
     """Make training_evidence and its inputs; its verdict and a table. details: every figure, order and source.
 
@@ -64,7 +125,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+    from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -89,6 +150,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         ]
         parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
+        parts += ["", TextTable(schedule_rows(summary))]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
     return Answer(parts, summary)
@@ -103,6 +165,11 @@ def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--curricula",
+        action="store_true",
+        help="every shape of schedules of `curriculum.score`, in place of pairs",
+    )
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
     parser.add_argument("--csv", action="store_true", help="only these, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
@@ -120,7 +187,7 @@ VERBS = (
         "runs and measures every pair of the strategies in `comparison`",
         "divorder compare",
         "about as long as a run; more pairs, longer",
-        lambda options: compare(
+        lambda options: (compare_curricula if options.curricula else compare)(
             settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
         ),
         _add_compare,

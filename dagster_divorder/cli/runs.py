@@ -214,6 +214,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
+    from dagster_divorder.view import schedule
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
 
@@ -236,10 +237,13 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
+        *(figures["scores"]["notes"] if "scores" in figures else []),
         *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
+        *(schedule.notes(verdict.schedule) if verdict.schedule else []),
         "",
         *for_trainer,
-        TextTable([row.shown() for row in in_short]),
+        *(_along_schedule(verdict.schedule, details) if verdict.schedule else []),
+        TextTable([row.shown() for row in in_short], schedule.BESIDE_CORPUS if verdict.schedule else ""),
         *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
         "",
         *_corpus_lines(settings, corpus, figures),
@@ -257,6 +261,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "beats_shuffling": verdict.passed if verdict.compared else None,
             "verdict": [claim, because],
             "drift": drift,
+            "schedule": verdict.schedule,
             "measures": [row.data() for row in measured],
             "orders": orders,
             "findings": figures["diversity_metrics"]["findings"],
@@ -269,6 +274,17 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "stages": stages,
         },
     )
+
+
+def _along_schedule(measured: Mapping[str, Any], details: bool) -> list[Part]:
+    """What an order along a schedule keeps, by the figures of the stage `schedule`."""
+    from dagster_divorder.view.schedule import meanings, rows, title
+
+    scales = measured["scales"] if details else {"sequences": measured["scales"]["sequences"]}
+    parts: list[Part] = []
+    for items, scale in scales.items():
+        parts += [TextTable(rows(scale, in_full=details), f"{items} {title(measured)}"), ""]
+    return [*parts[:-1], *(Line(f"  {line}", "quiet") for line in meanings(in_full=details)), ""]
 
 
 def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:

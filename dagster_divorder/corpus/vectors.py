@@ -1,9 +1,7 @@
 """Vectors of the user's own: a .npy or Parquet file, checked, and read block by block.
 
 Letters: n rows of a block, D dims. Rows of a file count from 0.
-A .npy file has a row a record. A Parquet file has a column of lists of floats, and a key column that tells the document
-of each row: the records' own id, under the name of its field, `doc_id` or `record_id` (hexadecimal, as
-`load_results().documents` shows them) or `row`, the number of a record in input order.
+A .npy file has a row a record. A Parquet file has a column of lists of floats, and a key column (`corpus.keyed`).
 Memory: a block of BLOCK_BYTES, whatever the size of the file.
 """
 
@@ -13,22 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from dagster_divorder.core.arrow import is_text
-from dagster_divorder.corpus.columns import as_id, may_hold_ids
+from dagster_divorder.corpus.keyed import (
+    KeyedBy,
+    first_true,
+    key_column,
+    key_values,
+    read_columns,
+    read_schema,
+)
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import hash_all, words
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-KeyedBy = Literal["id", "record_id", "doc_id", "row"]
-KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
-"""Key columns, the preferred ones first. `id` stands for the records' own ids, whatever their field is called."""
 
 BLOCK_BYTES = 32 << 20
 FLOATS = (np.float16, np.float32, np.float64)
@@ -102,8 +101,11 @@ class ParquetVectors(VectorFile):
     key: str
 
     def blocks(self) -> Iterator[Block]:
-        for first, (keys, vectors) in self._read(self.key, self.column):
-            yield Block(first, self._keys(keys, first), self._matrix(vectors, first))
+        for first, (column, vectors) in read_columns(
+            self.path, (self.key, self.column), self.rows_of_a_block
+        ):
+            keys = key_values(self.path, self.keyed_by, self.key, column, first, "vector")
+            yield Block(first, keys, self._matrix(vectors, first))
 
     def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
         """Copy rows, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
@@ -111,69 +113,25 @@ class ParquetVectors(VectorFile):
         # Written, not mapped: a full disk then is an error, and does not end the process.
         with path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for first, (column,) in self._read(self.column, rows=rows):
+            for first, (column,) in read_columns(self.path, [self.column], self.rows_of_a_block, rows):
                 begin, end = np.searchsorted(rows, [first, first + len(column)])
                 file.write(self._matrix(column, first)[rows[begin:end] - first].tobytes())
         return _open_npy(path, nan_as_zero=False)
-
-    def _read(self, *columns: str, rows: np.ndarray | None = None) -> Iterator[tuple[int, list[pa.Array]]]:
-        """(first row, columns) of consecutive rows; with `rows`, int64 (n,), rising, only of row groups that hold some
-        of these."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        first = 0
-        try:
-            # Through a buffer: else a whole row group of vectors, often all of them, is in memory.
-            with pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
-                for group in range(file.num_row_groups):
-                    end = first + file.metadata.row_group(group).num_rows
-                    if rows is None or np.ptp(np.searchsorted(rows, [first, end])):
-                        for batch in file.iter_batches(self.rows_of_a_block, [group], columns):
-                            yield first, batch.select(columns).columns
-                            first += len(batch)
-                    first = end
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"{self.path} is damaged after row {first}: {error}; write or copy it again"
-            ) from error
-
-    def _keys(self, column: pa.Array, first: int) -> np.ndarray:
-        """Numbers of records, int64 (n,), or ids, uint64 (n, 2)."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        if (at := _first(column.is_null())) >= 0:
-            raise InputError(
-                f"{self.path}: {self.key!r} is null in row {first + at}; expected to be told whose vector that "
-                "is: fill it in, or leave out the row"
-            )
-        if self.keyed_by == "row":
-            return column.cast(pa.int64()).to_numpy()
-        if self.keyed_by == "id":
-            return words(hash_all(str(as_id(value)).encode() for value in column.to_pylist()))
-        text = column.cast(pa.large_string())
-        if (at := _first(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
-            raise InputError(
-                f"{self.path}: {self.key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
-                "digits, as load_results(store).documents shows them"
-            )
-        return words(bytes.fromhex("".join(text.to_pylist())))
 
     def _matrix(self, column: pa.Array, first: int) -> np.ndarray:
         """Lists of floats as (n, D), over the memory of the column."""
         import pyarrow.compute as pc
 
-        if (at := _first(column.is_null())) >= 0:
+        if (at := first_true(column.is_null())) >= 0:
             raise _no_vector(self.path, self.column, first + at)
         lengths = pc.list_value_length(column)
-        if (at := _first(pc.not_equal(lengths, self.dims))) >= 0:
+        if (at := first_true(pc.not_equal(lengths, self.dims))) >= 0:
             raise InputError(
                 f"{self.path}: the vector of row {first + at} has {lengths[at].as_py()} numbers, those before it "
                 f"{self.dims}; expected one length for all: embed all documents with the same model"
             )
         values = column.flatten()
-        if values.null_count and (at := _first(values.is_null())) >= 0:
+        if values.null_count and (at := first_true(values.is_null())) >= 0:
             raise InputError(
                 f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} numbers: "
                 "embed that document again"
@@ -244,11 +202,7 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
+    schema, rows = read_schema(path)
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     lists = [
@@ -263,26 +217,7 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
             "'vector': write it with list<float> or fixed_size_list<float>"
         )
     field = (named or lists)[0]
-    keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
-    keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
-    if keyed_by is None or key is None:
-        raise InputError(
-            f"{path} has the columns {columns}; expected one that says whose vector a row is: doc_id or record_id, "
-            "as load_results(store).documents shows them, row, the number of a record in input order from 0, or "
-            f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
-        )
-    kind = schema.field(key).type
-    text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if keyed_by == "id" and not may_hold_ids(text):
-        raise InputError(
-            f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers, or bytes or UUIDs"
-        )
-    if keyed_by == "row" and not pa.types.is_integer(kind):
-        raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
-    if keyed_by in ("record_id", "doc_id") and not is_text(text):
-        raise InputError(
-            f"{path}: the column {key!r} is of type {kind}; expected strings of 32 hexadecimal digits"
-        )
+    keyed_by, key = key_column(path, schema, id_field, "vector")
     dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if rows and not dims:
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
@@ -307,8 +242,3 @@ def _no_vector(path: Path, column: str, row: int) -> InputError:
         f"{path}: {column!r} is null in row {row}; expected a vector: embed that document, or leave out the row if the "
         "corpus no longer holds it"
     )
-
-
-def _first(flags: pa.BooleanArray) -> int:
-    """Position of the first true flag, -1 where none is true."""
-    return int(flags.index(True).as_py())

@@ -12,8 +12,8 @@ Cost: 6 multiplications a token for each weight, and 2 % more for the other meas
 more copies of the weights.
 Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
 validation loss by source and loss along the data, TokenShard (On Shuffling Tokens); the noise of the gradient,
-McCandlish et al. 2018; `wsd`, MiniCPM (arXiv 2404.06395), with the decay of arXiv 2405.18392; averaged checkpoints and a
-constant rate for curricula, How Learning Rate Decay Wastes Your Best Data (arXiv 2511.18903).
+McCandlish et al. 2018; `wsd`, MiniCPM (arXiv 2404.06395), with the decay of arXiv 2405.18392; a constant rate and
+averaged checkpoints for curricula, How Learning Rate Decay Wastes Your Best Data (arXiv 2511.18903).
 Known weakness: the rarest ids, beyond a preset's vocabulary, share the last quarter of it, so losses of presets do not
 compare with those of other models.
 """
@@ -92,10 +92,11 @@ PRESETS = {
 class Task:
     """One training.
 
-    model: a preset, or the directory of a config.json. schedule: of the learning rate (`rate`). classes: int32 (V,), the class as which each token id is read;
-    class_count: their number. attend_within_documents: attention stops at the ends of documents, in validation too.
-    heldout: by source, int32 (2 or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1
-    for what counts, 0 for the rest, without which all does.
+    model: a preset, or the directory of a config.json. classes: int32 (V,), the class as which each token id is read;
+    class_count: their number. schedule: of the learning rate (`rate`). attend_within_documents: attention stops at the
+    ends of documents; validation then scores each document alone, without its first token. heldout: by source, int32 (2
+    or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1 for what counts, 0 for the
+    rest, without which all does.
     """
 
     model: str
@@ -424,6 +425,9 @@ class _Loop:
 
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
         counts = heldout[0, :, 1:] >= 0 if len(heldout) == 2 else heldout[2, :, 1:] > 0
+        if self.task.attend_within_documents:
+            # What stands before the first token of a document is another one.
+            counts = counts & (heldout[1, :, 1:] > 0)
         total, counted = 0.0, int(counts.sum())
         with torch.no_grad():
             for rows in self._micro_batches(heldout.shape[1]):
@@ -536,9 +540,8 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
 
 
 def rate(step: int, steps: int, schedule: str) -> float:
-    """The factor of the learning rate at a step, 1 after the warm-up. cosine: falls to LAST_RATE from there on; wsd: over
-    the last DECAY, as 1 less the square root; constant: stays. Those that fall end alike, so that they differ in when
-    they fall."""
+    """The factor of the learning rate at a step, 1 after the warm-up. cosine: falls to LAST_RATE from there on; wsd:
+    over the last DECAY, as 1 less the square root; constant: stays."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.settings.model import Settings
+from dagster_divorder.settings.sections import CURRICULUM_KEYS, Curriculum
 
 WIDTH = 110
 HEAD = """\
@@ -50,7 +51,7 @@ def _lines(section: type[BaseModel]) -> Iterator[str]:
     texts = _texts_below_fields(section)
     for name, field in section.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        text = texts[name] + (_options_of_strategies() if name == "options" else "")
+        text = texts[name] + (_options_of_strategies(section) if name == "options" else "")
         yield from _comment(text)
         if field.examples and default in (None, (), {}):
             yield f"# {name} = {_toml(field.examples[0])}"
@@ -70,12 +71,15 @@ def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
     return texts
 
 
-def _options_of_strategies() -> str:
-    """The options that strategies declare, with their defaults."""
+def _options_of_strategies(section: type[BaseModel]) -> str:
+    """The options, with their defaults, that strategies declare, or shapes for the section of curricula."""
     declared: dict[str, list[str]] = {}
     for strategy in STRATEGIES.values():
+        if strategy.follows_score != (section is Curriculum):
+            continue
         for name, field in strategy.Options.model_fields.items():
-            declared.setdefault(f"{name} = {_toml(field.get_default())}", []).append(strategy.name)
+            if not strategy.follows_score or name not in CURRICULUM_KEYS:
+                declared.setdefault(f"{name} = {_toml(field.get_default())}", []).append(strategy.name)
     return " The defaults: " + "; ".join(
         f"{option} ({', '.join(names)})" for option, names in declared.items()
     )

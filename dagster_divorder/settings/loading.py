@@ -114,7 +114,11 @@ def refuse_overlap(settings: Settings) -> None:
             )
     sources = [("input.paths", path) for path in settings.input.paths]
     sources += [("heldout.documents", path) for path in settings.heldout.paths]
-    sources += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
+    sources += [
+        (f"{section}.path", str(path))
+        for section in ("embedding", "curriculum")
+        if (path := getattr(settings, section).path)
+    ]
     for key, pattern in sources:
         for place, folder in real.items():
             if _is_in(real_place(_fixed_beginning(pattern)), folder):
@@ -244,6 +248,7 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         "model": {"base": absolute_model(settings.model.base)},
         "deep": {"model": deep.model and absolute_model(deep.model)},
         "embedding": {"path": absolute_place(settings.embedding.path)},
+        "curriculum": {"path": absolute_place(settings.curriculum.path)},
     }
     update = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     return settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})

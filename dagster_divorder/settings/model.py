@@ -104,8 +104,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
-        if self.mixing.weights is not None and self.mixing.trait not in self.order.traits:
-            traits = {**self.order.traits, self.mixing.trait: 1.0}
+        mixed = [name for name in (self.mixing.topic, self.mixing.quality) if name is not None]
+        if self.mixing.weights is not None and not self.order.traits.keys() >= set(mixed):
+            traits = dict.fromkeys([*self.order.traits, *mixed], 1.0) | self.order.traits
             # Frozen models allow no assignment.
             object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
@@ -303,8 +304,9 @@ class Settings(BaseModel):
 
     @property
     def mixed_trait(self) -> str:
-        """`mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use it."""
-        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
+        """The first of `mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use
+        it."""
+        return self.mixing.topic if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:

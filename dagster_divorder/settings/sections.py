@@ -30,6 +30,9 @@ from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
+PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
+"""Names of the strategies that follow no score; schedules of scores are set under [curriculum]."""
+
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
 """Numbers of clusters that k_calibration tries."""
@@ -377,23 +380,54 @@ class Clusters(_Section):
 class Mixing(_Section):
     """How often each record is trained on (docs/mixing.md)."""
 
-    trait: str = Field("source", min_length=1)
+    trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
     """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
-    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
+    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value. Two,
+    ["source", "quality"]: within each value of the first a record is read more often the more it has of the second, a
+    number."""
     weights: (
         Annotated[float, Field(gt=0, le=1)]
-        | Literal["natural", "sqrt", "unimax"]
+        | Literal["natural", "sqrt", "unimax", "by_quality"]
         | dict[str, Annotated[float, Field(ge=0)]]
         | None
     ) = Field(None, examples=[0.3])
     """Shares of the tokens. A table of them; natural: as in the corpus; a number from 0 to 1: in proportion to the
     corpus's share to the power of it, more equal as it falls; sqrt: 0.5; unimax: equal ones, but none more than
-    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Unset: every record
-    once."""
+    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Of two traits, the
+    shares are of the first; by_quality: as in the corpus. Unset: every record once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch, of those that shares are of; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
-    """How often a record may stand in an epoch; unset: as often as the shares ask."""
+    """How often a record may stand in an epoch; unset: as often as the shares ask. Of two traits, how often the best
+    records stand in it: less is read of the others as it rises."""
+    drop: float = Field(0.0, ge=0, lt=1)
+    """Of two traits: the part of each value's tokens, those with least of the second trait, that is left out."""
+
+    @property
+    def topic(self) -> str:
+        """The trait whose values have shares."""
+        return self.trait if isinstance(self.trait, str) else self.trait[0]
+
+    @property
+    def quality(self) -> str | None:
+        """The trait by which repeats rise."""
+        return None if isinstance(self.trait, str) else self.trait[1]
+
+    @field_validator("trait", mode="before")
+    @classmethod
+    def _one_or_two(cls, trait: Any) -> Any:
+        if not isinstance(trait, list | tuple):
+            return trait
+        if len(trait) != 2 or trait[0] == trait[1] or "" in trait:
+            raise ValueError(
+                "expected one trait, or two that differ: the one whose values have shares, and a number that repeats "
+                'rise with, such as ["source", "quality"]'
+            )
+        if trait[1] == "cluster":
+            raise ValueError(
+                "the second trait is 'cluster', which is no number; name a numeric field, `length` or `difficulty`"
+            )
+        return trait
 
     @field_validator("weights")
     @classmethod
@@ -416,6 +450,29 @@ class Mixing(_Section):
         if self.weights == "unimax" and self.max_repeats is None:
             raise ValueError(
                 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_two_traits(self) -> Self:
+        if self.quality is None:
+            if self.weights == "by_quality" or self.drop:
+                given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
+                raise ValueError(
+                    f"{given}, and trait names no quality; add a field of numbers to it, such as "
+                    f'mixing.trait = ["{self.topic}", "quality"], or remove it'
+                )
+            return self
+        traits = f"trait names two, {self.topic!r} and {self.quality!r}"
+        if self.weights is None or self.weights == "natural":
+            raise ValueError(
+                f'{traits}, and weights is {self.weights or "unset"}; set mixing.weights to "by_quality" for the '
+                "shares of the corpus, or to others, or name one trait"
+            )
+        if self.max_repeats is None:
+            raise ValueError(
+                f"{traits}, and max_repeats is unset; set mixing.max_repeats to how often the best records may be "
+                "read, 4 for example"
             )
         return self
 
@@ -526,32 +583,27 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    if name not in STRATEGIES:
-        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
+        raise ValueError(
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
+        )
+    if name not in PLAIN_STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
     return name
 
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
+    return [name for name in PLAIN_STRATEGIES if option in STRATEGIES[name].Options.model_fields]
 
 
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
-def _no_shape(name: str) -> str:
-    if STRATEGIES[name].follows_score:
-        raise ValueError(f"{name!r} is a schedule; set curriculum.score, and curriculum.shape to it")
-    return name
-
-
-PlanStrategy = Annotated[Strategy, AfterValidator(_no_shape)]
-
-
 class Order(_Section):
     """The order of the documents."""
 
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
@@ -611,6 +663,9 @@ class Order(_Section):
 Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
 """Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
 
+CURRICULUM_KEYS = {"inside", "strength", "window", "points"}
+"""Options of shapes that have their own keys, or follow from `order.strategy` and `sequence.strategy`."""
+
 
 class Curriculum(_Section):
     """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
@@ -661,16 +716,20 @@ class Curriculum(_Section):
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:
         if self.score is None:
-            given = sorted(self.model_fields_set - {"score"})
-            if given:
+            defaults = type(self).model_fields
+            if given := [
+                name
+                for name in sorted(self.model_fields_set)
+                if getattr(self, name) != defaults[name].get_default(call_default_factory=True)
+            ]:
                 raise ValueError(
                     f"{given[0]} is set, and score is not; name what to follow in curriculum.score"
                 )
             return self
-        if self.points is not None and "shape" in self.model_fields_set:
+        if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
         shape = STRATEGIES[self.form]
-        own = set(shape.Options.model_fields) - {"inside", "strength", "window", "points"}
+        own = set(shape.Options.model_fields) - CURRICULUM_KEYS
         for unknown in sorted(self.options.keys() - own):
             known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
             raise ValueError(f"options.{unknown} is no option of the shape {self.form!r}; {known}")
@@ -740,7 +799,7 @@ class Sequence(_Section):
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
-    strategy: PlanStrategy = "balanced"
+    strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
     """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that

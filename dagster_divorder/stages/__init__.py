@@ -12,6 +12,7 @@ from dagster_divorder.stages.corpus.ids import IDS
 from dagster_divorder.stages.corpus.minhash import MINHASH
 from dagster_divorder.stages.corpus.near_duplicates import NEAR_DUPLICATES
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
+from dagster_divorder.stages.evidence.curriculum_comparison import CURRICULUM_COMPARISON
 from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
 from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
@@ -38,6 +39,7 @@ from dagster_divorder.stages.text.base_model import BASE_MODEL
 from dagster_divorder.stages.text.difficulty import DIFFICULTY
 from dagster_divorder.stages.text.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.text.quality_scores import QUALITY_SCORES
+from dagster_divorder.stages.text.text_statistics import TEXT_STATISTICS
 from dagster_divorder.stages.text.token_counts import TOKEN_COUNTS
 from dagster_divorder.stages.topics.ari_comparison import ARI_COMPARISON
 from dagster_divorder.stages.topics.centroids import CENTROIDS
@@ -81,6 +83,7 @@ GRAPH = Graph(
         FIELDS,
         DIFFICULTY_COUNTS,
         DIFFICULTY,
+        TEXT_STATISTICS,
         BIN_EDGES,
         TRAITS,
         SCORES,
@@ -101,6 +104,7 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        CURRICULUM_COMPARISON,
         SET_DIVERSITY,
         TRAINING_EVIDENCE,
         ORDERING_ANIMATION,

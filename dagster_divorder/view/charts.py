@@ -311,6 +311,29 @@ def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
             text.remove()
 
 
+def shapes(
+    axes: Axes, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], across: str, up: str
+) -> None:
+    """Shapes of schedules with windows shuffled and ordered, each pair joined by a line. across, up: names of the
+    measures of the axes, the latter a share."""
+    from matplotlib.lines import Line2D
+
+    places = [[(row[across], 100 * row[up]) for row in pair] for pair in pairs]
+    for (shuffled, ordered), pair in zip(pairs, places, strict=True):
+        axes.plot(*zip(*pair, strict=True), color=COLOURS["rule"], zorder=1)
+        for row, place, colour in ((shuffled, pair[0], "shuffled"), (ordered, pair[1], "sequences")):
+            axes.scatter(*place, color=COLOURS[colour], zorder=2)
+        axes.annotate(ordered["shape"], pair[1], xytext=(7, -4), textcoords="offset points", size=12)
+    windows = {"shuffled": pairs[0][0]["windows"], "sequences": pairs[0][1]["windows"]} if pairs else {}
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=COLOURS[colour], label=name)
+        for colour, name in windows.items()
+    ]
+    axes.margins(x=0.12, y=0.12)
+    axes.set_ylim(bottom=0)
+    axes.legend(handles=marks, title="windows", loc="upper right", labelcolor=COLOURS["muted"])
+
+
 def _place(row: Mapping[str, Any]) -> tuple[float, float]:
     """A pair of strategies in the chart."""
     return row["distinct clusters a sequence"], 100 * row["batch TV, clusters"]

@@ -53,13 +53,29 @@ def source_rows(summary: Figures) -> list[dict[str, str]]:
     return list(rows.values())
 
 
+def schedule_rows(summary: Figures) -> list[dict[str, str]]:
+    """A row an order and schedule of the learning rate: the held-out loss of the last weights and of their averages,
+    each less that of shuffled sequences, and the difference that balanced windows make."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    windows = any("less windows shuffled" in figures for figures in summary["schedules"])
+    for figures in summary["schedules"]:
+        key = {"order": figures["order"], "learning rate": figures["schedule"]}
+        row = rows.setdefault((figures["order"], figures["schedule"]), key)
+        row[figures["weights"]] = _beside(figures, "held-out", of="less shuffled")
+        if windows and figures["weights"] == "last weights":
+            less = figures.get("less windows shuffled")
+            row["last weights, less windows shuffled"] = _with_interval(less) if less else ""
+    return list(rows.values())
+
+
 def rate_rows(summary: Figures) -> list[dict[str, str]]:
-    """A row an order and learning rate; none where all orders have one rate."""
-    if len(summary["rates"]) <= len(summary["orders"]):
+    """A row an order, schedule and learning rate; none where there is one rate."""
+    if len({pair["learning rate"] for pair in summary["rates"]}) == 1:
         return []
     return [
         {
             "order": pair["order"],
+            "schedule": pair["schedule"],
             "learning rate": f"{pair['learning rate']:g}",
             "held-out loss": _with_error(pair),
         }
@@ -81,6 +97,7 @@ def _with_interval(figure: Figures, digits: int = 4) -> str:
     return f"{mean} ({low} to {high})" if low else mean
 
 
-def _beside(order: Figures, name: str, digits: int = 4) -> str:
-    """A figure of an order, and its difference from shuffled."""
-    return f"{_with_error(order[name], digits)}; {_with_interval(order[f'{name}, less shuffled'], digits)}"
+def _beside(order: Figures, name: str, digits: int = 4, *, of: str = "") -> str:
+    """A figure of an order, and its difference from shuffled. of: the key of that."""
+    less = order[of or f"{name}, less shuffled"]
+    return f"{_with_error(order[name], digits)}; {_with_interval(less, digits)}"

@@ -129,7 +129,14 @@ MEASURES = {
     "off the schedule": Measure(
         "off the schedule, mean",
         partial(fixed, decimals=3),
-        "how far a token's rank by the score, from 0 to 1, is from the one that the schedule asks for",
+        "how far the mean rank by the score in a hundredth of training is from the one that is asked for; ranks go from "
+        "0 to 1",
+        ("off", "achieved"),
+    ),
+    "tokens off the schedule": Measure(
+        "tokens off the schedule, mean",
+        partial(fixed, decimals=3),
+        "the same for the rank of each token",
         ("deviation", "asked"),
     ),
     AT_POINT + TRAIT: Measure(
@@ -180,7 +187,8 @@ MEASURES = {
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
 ALONG_SCHEDULE = {
-    "off the schedule": ("deviation", "shuffled"),
+    "off the schedule": ("off", "shuffled"),
+    "tokens off the schedule": ("deviation", "shuffled"),
     AT_POINT + TRAIT: ("traits", TRAIT, "shuffled"),
     f"worst {AT_POINT}{TRAIT}": ("traits", TRAIT, "worst_shuffled"),
 }
@@ -192,6 +200,7 @@ IN_FULL_ONLY = (
     "fewest",
     "worst batch TV, clusters",
     "every cluster seen after",
+    "tokens off the schedule",
     f"worst {AT_POINT}{TRAIT}",
 )
 """Measures that the summary shows with --details only."""
@@ -204,8 +213,10 @@ def measures(names: Iterable[str]) -> dict[str, Measure]:
     """The measures among `names`, in their order, with the batch TV of every trait."""
 
     def measure(name: str) -> Measure | None:
-        trait = name.removeprefix(OF_TRAIT)
-        return MEASURES.get(name) if trait == name else MEASURES[OF_TRAIT + TRAIT].of_trait(trait)
+        for of_trait in (AT_POINT, OF_TRAIT):
+            if name.startswith(of_trait):
+                return MEASURES[of_trait + TRAIT].of_trait(name.removeprefix(of_trait))
+        return MEASURES.get(name)
 
     return {name: known for name in names if (known := measure(name))}
 

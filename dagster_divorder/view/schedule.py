@@ -15,6 +15,8 @@ from dagster_divorder.view.words import clip, count, fixed, listed, number, perc
 Measured = Mapping[str, Any]
 
 MOVED = "moved, %"
+BESIDE_CORPUS = "beside the corpus's own mix; shuffled: without a schedule"
+"""The title of measures that no schedule counts in."""
 NAME = 60
 """Characters of a score's name."""
 
@@ -59,11 +61,11 @@ def sentences(measured: Measured) -> tuple[str, str]:
             f"This order follows {followed(measured)}, and keeps {listed(failed)} no nearer the mix at a point of it "
             "than a window shuffle does."
         )
-    off = scale["deviation"]
+    off = scale["off"]
     trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
     ours = traits[trait]
     return claim, (
-        f"A token's rank is {fixed(off['asked'], 3)} off the schedule on average, after a window shuffle "
+        f"Its mean rank is {fixed(off['achieved'], 3)} off the schedule, after a window shuffle "
         f"{fixed(off['shuffled'], 3)}, by the schedule alone {fixed(off['achievable'], 3)}. Batches are "
         f"{points(ours['batch'])} % off the mix of {clip(trait)} at their point, after a window shuffle "
         f"{points(ours['shuffled'])} %; the schedule itself moves it by {points(ours['moved'])} %."
@@ -89,6 +91,12 @@ def notes(measured: Measured) -> list[str]:
             "One schedule goes over all epochs."
             if measured["epochs"] == "together"
             else "The schedule starts again in every epoch."
+        )
+    if seams := measured["scales"]["sequences"]["seam"]:
+        seam = max(seams, key=lambda seam: abs(seam["achieved"] or 0.0))
+        lines.append(
+            f"From one epoch to the next the mean rank changes by {fixed(seam['achieved'])}; the schedule asks for "
+            f"{fixed(seam['asked'])}."
         )
     return lines
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.settings.sections import PLAIN_STRATEGIES
 from tests.bad_input.conftest import SOUND, Outcome
 from tests.conftest import is_long, topic_records
 
@@ -159,7 +159,7 @@ def test_every_strategy_orders_one_document_identical_ones_or_fewer_than_k(
 ) -> None:
     """A third of the strategies each, and the usual one always: that none stumbles, tests/core/test_order.py shows."""
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(lines))
-    for strategy in {"balanced", *sorted(STRATEGIES)[part::3]}:
+    for strategy in {"balanced", *sorted(PLAIN_STRATEGIES)[part::3]}:
         outcome = divorder("clusters.k = 50", f'order.strategy = "{strategy}"')
         assert outcome.status == 0, strategy
         assert sorted(outcome.records) == sorted(lines), strategy

@@ -39,6 +39,7 @@ def trained(
         losses=losses,
         norms=np.ones_like(losses) if norms is None else np.asarray(norms, np.float32),
         heldout=np.array(heldout),
+        averaged=np.full((2, len(np.atleast_2d(heldout)[0])), 3.0),
         remembered=np.linspace(4, 3, 10),
         ranks=np.array([[2.0, 3.0], [4.0, 5.0]]),
         noise=np.array([0.5, 1.0]),

@@ -21,6 +21,7 @@ from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import METHODS, Pieces, pack
+from tests.conftest import some_scores
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
@@ -33,6 +34,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "grid_shuffle": [{"shards": 10}],
     "within_shard": [{"shards": 7}],
     "buffer": [{"buffer": 100}, {"buffer": 5_000}],
+    "fold": [{"inside": "balanced", "window": 0.1}, {"folds": 3, "descending": True, "inside": "original"}],
+    "zigzag": [{"inside": "original", "strength": 0.4}],
+    "stair": [{"inside": "balanced", "sections": 3, "ratio": 0.1, "folds": 2}],
+    "saw": [{"inside": "f2", "f2_lambda": 3.0}],
+    "segment": [{"inside": "original", "first": 0.3, "ends": "high-high"}],
+    "points": [{"inside": "balanced", "points": [(0.0, 0.1), (0.5, 0.9), (1.0, 0.4)]}],
     "block_shuffle": [
         {"block_strategy": "f2", "f2_lambda": 3.0},
         {"block_strategy": "stratified", "within_cluster": "original"},
@@ -58,6 +65,7 @@ def corpus() -> dict[str, Any]:
             random.random(DOCUMENTS) < 0.3, random.integers(0, 200, DOCUMENTS), 1_000 + np.arange(DOCUMENTS)
         ),
         "vectors": random.normal(size=(DOCUMENTS, 16)).astype(np.float32),
+        "scores": some_scores(DOCUMENTS),
     }  # fmt: skip
 
 
@@ -82,13 +90,13 @@ def moving_targets(groups: np.ndarray) -> Targets:
 def ordered(call: Callable[..., Any] = order, *given: Any, **arguments: Any) -> np.ndarray:
     items = corpus()["items"]
     fixed = {"weights": items.weights, "seed": 3, "sequence_length": 2_048, "batch": 32}
+    fixed["scores"] = corpus()["scores"]
     return np.asarray(call(items.counts, items.groups, *given, **{**fixed, **arguments}))
 
 
 def sequences(strategy: str, **arguments: Any) -> np.ndarray:
-    return order(
-        *mixed_rows(), strategy=strategy, weights=[1.0, 50.0], seed=1, sequence_length=1_024, **arguments
-    )
+    fixed = {"weights": [1.0, 50.0], "seed": 1, "sequence_length": 1_024, "scores": corpus()["scores"]}
+    return order(*mixed_rows(), strategy=strategy, **fixed, **arguments)
 
 
 def packed(method: str, **arguments: Any) -> np.ndarray:

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order.strategy import StrategyOptions
 from dagster_divorder.errors import InputError
-from tests.conftest import examples
+from tests.conftest import along, examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))
 
 
 def run(counts: csr_matrix, groups: object, strategy: str, **options: object) -> NDArray[np.int64]:
-    return order(counts, groups, strategy=strategy, **{"sequence_length": 16, **options})  # type: ignore[arg-type]
+    arguments = {"sequence_length": 16, **along(strategy, counts.shape[0]), **options}
+    return order(counts, groups, strategy=strategy, **arguments)  # type: ignore[arg-type]
 
 
 def one_hot(labels: list[int], lengths: list[int]) -> csr_matrix:
@@ -148,11 +150,11 @@ def test_equal_items_do_not_keep_the_order_of_the_input(strategy):
 @every_strategy
 def test_options_have_defaults_and_a_line_that_says_what_they_trade(strategy):
     chosen = STRATEGIES[strategy].with_options()
-    for model in (chosen.Options,):
-        source = inspect.getsource(model)
-        for name, field in model.model_fields.items():
-            assert chosen.options[name] == field.default
-            assert re.search(rf'    {name}: .*\n    """', source), name
+    models = chosen.Options.__mro__[: chosen.Options.__mro__.index(StrategyOptions)]
+    source = "".join(map(inspect.getsource, models))
+    for name, field in chosen.Options.model_fields.items():
+        assert chosen.options[name] == field.default
+        assert re.search(rf'    {name}: .*\n    """', source), name
     assert chosen.reads <= {"sequence_length", "batch"}
 
 

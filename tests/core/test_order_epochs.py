@@ -10,7 +10,8 @@ from dagster_divorder.core.order import STRATEGIES, Targets, order
 from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders
 from dagster_divorder.core.order.spread import spacing
 from dagster_divorder.errors import InputError
-from tests.conftest import examples
+from dagster_divorder.settings.sections import PLAIN_STRATEGIES
+from tests.conftest import along, examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -34,6 +35,7 @@ def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(s
     counts, groups = sequences(items, 3)
     consumed = np.random.default_rng(seed).permutation(items)[:frozen]
     options = {"strategy": strategy, "seed": seed, "frozen": consumed, "sequence_length": 400}
+    options |= along(strategy, items)
     orders = epoch_orders(counts, groups, 3, **options)
     assert orders.shape == (3, items)
     assert orders.dtype == np.int64
@@ -43,7 +45,7 @@ def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(s
 
 
 @pytest.mark.slow
-@every_strategy
+@pytest.mark.parametrize("strategy", PLAIN_STRATEGIES)
 @pytest.mark.parametrize("items", [BLOCK, 500, 3000])
 def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     counts, groups = sequences(items)

@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order
+from tests.conftest import some_scores
 from tests.twins import order as slow_order
 
 
@@ -164,7 +165,8 @@ def test_coordinates_are_balanced_behind_a_frozen_beginning_and_along_targets(mo
 def test_trillions_of_tokens_are_ordered_as_millions_are(strategy):
     counts, groups = heavy_tailed(3_000)
     unit = 2**22
-    small = order(counts, groups, strategy=strategy, sequence_length=2048)
-    large = order(counts * unit, groups, strategy=strategy, sequence_length=2048 * unit)
+    scores = some_scores(3_000)
+    small = order(counts, groups, strategy=strategy, sequence_length=2048, scores=scores)
+    large = order(counts * unit, groups, strategy=strategy, sequence_length=2048 * unit, scores=scores)
     assert (counts.astype(np.float64) * unit).sum() > 1e12
     assert np.array_equal(small, large)

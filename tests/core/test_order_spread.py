@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 from dagster_divorder.core.order import STRATEGIES, Targets, order, spread
 from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.errors import InputError
-from tests.conftest import examples
+from tests.conftest import along, examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 laws = settings(max_examples=examples(25), deadline=None)
@@ -39,6 +39,8 @@ def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed
     counts, groups, document = corpus_of(copies)
     consumed = np.random.default_rng(seed).permutation(len(document))[:frozen]
     options = {"strategy": strategy, "seed": seed, "frozen": consumed, "sequence_length": 64}
+    if "scores" in (options := options | along(strategy, len(document))):
+        options["scores"] = options["scores"][: len(copies)][document]
     with patch.multiple(spread, CELL=16, MIN_CELL=8):
         made = spread_order(counts, groups, document, **options)
         again = spread_order(counts, groups, document, **options)

@@ -268,7 +268,7 @@ def test_a_strategy_follows_targets_or_refuses_them(strategy):
     random = np.random.default_rng(0)
     counts = csr_matrix(np.eye(2, dtype=int)[random.integers(0, 2, 4_000)])
     targets = Targets(progress=np.array([0.0, 1.0]), shares=np.array([[0.9, 0.1], [0.1, 0.9]]))
-    arguments = {"strategy": strategy, "sequence_length": 10, "batch": 10}
+    arguments = {"strategy": strategy, "sequence_length": 10, "batch": 10, "scores": np.zeros(4_000)}
     if not STRATEGIES[strategy].follows_targets:
         with pytest.raises(InputError, match=f"strategy is '{strategy}', which does not follow targets"):
             order(counts, [0, 0], targets=targets, **arguments)

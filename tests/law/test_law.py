@@ -42,7 +42,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import KINDS, RULES, Evidence
+from dagster_divorder.settings.sections import KINDS, PLAIN_STRATEGIES, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
 from dagster_divorder.store.fragments import read_content
@@ -80,7 +80,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "heldout.documents": (None, 0.2),
     "mixing.trait": ("source", "cluster"),
     "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
-    "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
+    "order.strategy": ("balanced", *sorted(set(PLAIN_STRATEGIES) - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
     ),

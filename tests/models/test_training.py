@@ -138,18 +138,26 @@ def test_attention_can_stop_where_a_document_does() -> None:
 def test_held_out_loss_is_taken_with_the_attention_of_training(apart: bool) -> None:
     loop = training._Loop(task(attend_within_documents=apart), in_memory_export(data(4), BATCH))
     loop.model.eval()
-    ids = torch.from_numpy(np.random.default_rng(3).integers(0, VOCABULARY, (2, LENGTH)))
-    inputs = ids[:, :-1]
-    half = LENGTH // 2
-    with torch.no_grad():
-        if apart:
-            # Each document as if it were alone; its first token is predicted from the one before all the same.
-            parts = (inputs[:, :half], inputs[:, half:])
-            scores = torch.cat([loop.model(input_ids=part).logits for part in parts], 1)
-        else:
-            scores = loop.model(input_ids=inputs).logits
-    expected = cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).item()
-    assert loop._loss_of(heldout(ids.numpy(), half)) == pytest.approx(expected, abs=1e-5)
+    rows = np.random.default_rng(3).integers(0, VOCABULARY, (2, LENGTH)).astype(np.int32)
+    # Two documents in the first row; in the second one, of which the end is padding.
+    lengths = [[5, LENGTH - 5], [LENGTH - 2]]
+    places = np.zeros_like(rows)
+    rows[1, LENGTH - 2 :] = -1
+    documents = []
+    for row, its in enumerate(lengths):
+        for first, length in zip(np.cumsum([0, *its]), its, strict=False):
+            places[row, first : first + length] = np.arange(length)
+            documents.append(rows[row, first : first + length])
+    # Apart, each document is scored as if it were alone; else each row is.
+    alone = documents if apart else [row[row >= 0] for row in rows]
+    losses = []
+    for ids in alone:
+        tokens = torch.from_numpy(ids.astype(np.int64))[None]
+        with torch.no_grad():
+            scores = loop.model(input_ids=tokens[:, :-1]).logits
+        losses += cross_entropy(scores[0], tokens[0, 1:], reduction="none").tolist()
+    assert len(losses) == 2 * LENGTH - 2 - (3 if apart else 2)
+    assert loop._loss_of(np.stack([rows, places])) == pytest.approx(np.mean(losses), abs=1e-5)
 
 
 def test_what_is_padded_is_not_learnt() -> None:
@@ -204,7 +212,7 @@ def test_averages_of_the_last_weights(steps: int) -> None:
             first.fill_(float(step + 1) ** 2)
         path.append(float(step + 1) ** 2)
         averages.add(step)
-    plain, exponential = ([float(part) for part in weights[0].flatten()[:1]][0] for weights in averages.weights())
+    plain, exponential = (weights[0].flatten()[0].item() for weights in averages.weights())
     last = max(1, round(0.2 * steps))
     ages = np.unique(np.linspace(0, last - 1, min(8, last)).astype(int))
     assert plain == pytest.approx(np.mean([path[-1 - age] for age in ages]))

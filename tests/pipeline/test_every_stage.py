@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
         "clusters": {"k": 4},
         "selection": {"method": "random", "documents": 80},
         "gradients": {"model": "bootstrap"},
+        "curriculum": {"score": "score", "shape": "saw"},
     },
     "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
 }

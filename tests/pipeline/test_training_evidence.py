@@ -115,12 +115,15 @@ def test_it_trains_once_and_what_is_added_alone(tmp_path: Path, corpus: Path, do
     first = stage.load_evidence(run)
     assert [row["order"] for row in first["orders"]] == [*FEW, stage.REFERENCE]
     table = load_results(run.settings.store.path).evidence
-    assert list(table.columns) == ["order", "seed", "learning_rate", "epoch", "source", "loss"]
+    columns = ["order", "seed", "learning_rate", "schedule", "epoch", "source", "loss", "average", "EMA"]
+    assert list(table.columns) == columns
     names = {*(record["source"].split(".")[0] for record in topic_records(1)), stage.ALL}
     assert set(table.source) == names
     assert set(table.epoch) == {1, 2}
-    of_one = table[(table.order == "curated") & (table.epoch == 2)].set_index("source").loss
-    assert of_one[stage.ALL] == pytest.approx(of_one.drop(stage.ALL).mean())
+    of_one = table[(table.order == "curated") & (table.epoch == 2)].set_index("source")
+    for name in ("loss", "average", "EMA"):
+        assert of_one[name][stage.ALL] == pytest.approx(of_one[name].drop(stage.ALL).mean())
+    assert table[table.epoch == 1][["average", "EMA"]].isna().all(axis=None)
     assert figures["verdict"].startswith("Held-out loss, mean over sources: curated")
 
     assert ran(settings({})).receipt("training_evidence").facts["computed"] == 0
@@ -490,7 +493,7 @@ def test_conversations_are_validated_whole_by_what_is_trained_on(
 def test_a_loss_over_what_is_trained_on_is_that_of_torch(chat_settings: Callable[..., Settings]) -> None:
     run = planned(chat_settings({"tokens": 4_000}))
     prepared = stage._Prepared.of(run, "nowhere")
-    task = prepared.task(stage._Training("", "curated", 0, 1e-3, ""))
+    task = prepared.task(stage._Training("", "curated", 0, 1e-3, "cosine", ""))
     arrays = prepared.tokens.data(trained_order("curated"), 0)
     loop = training._Loop(task, training.in_memory_export(arrays, task.batch))
     inputs, labels = next(iter(loop.stream))

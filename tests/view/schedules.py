@@ -26,6 +26,7 @@ def measured(
     }
     scale = {
         "curves": {name: values.tolist() for name, values in curves.items()},
+        "off": {"achieved": 0.021, "achievable": 0.004, "shuffled": 0.023},
         "deviation": {"asked": 0.031, "achievable": 0.012, "shuffled": 0.033},
         "traits": {
             trait: {
@@ -46,7 +47,7 @@ def measured(
             }
             for trait in traits
         },
-        "seam": {},
+        "seam": [{"achieved": -0.91, "asked": -0.93}],
     }
     return {
         "score": "quality",
@@ -56,7 +57,7 @@ def measured(
         "window": {"share": 0.03125, "sequences": 188.0, "batches": 5.9},
         "records": 15_000,
         "missing": 0,
-        "epochs": None,
+        "epochs": "each",
         "scales": {"sequences": scale, "documents": scale},
         **changed,
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ POWER = 0.8
 NOTABLE = 0.01
 """Difference in nats a token for which the necessary number of trainings is reported."""
 MOST_PAIRS = 1_000_000
+NO_DIFFERENCE = "no difference beyond noise"
 SEAM = 0.05
 """Part of an epoch on either side of the seam whose losses are compared."""
 SPIKE = 0.01
@@ -39,17 +40,20 @@ PLACES = 100
 """Parts in which losses along the data are averaged."""
 RANKED_AT = (0.2, 1.0)
 """Parts of training after which gradients are measured."""
-AVERAGES = ("averaged", "exponential average")
-"""Averages of the last weights: the plain one of some checkpoints, and the exponential one of all steps."""
+AVERAGES = ("average", "EMA")
+"""Averages of the last weights: the plain one of some checkpoints, and the exponential moving one of all steps."""
+WEIGHTS = ("last weights", *AVERAGES)
+"""The weights that are validated at the end of a training."""
 
 
 class Trained(NamedTuple):
     """Records of a training. failed: the first step whose loss was not finite, after which all is NaN; -1 without one.
 
     losses, norms: float32 (T,), of each batch before its step: nats a token, length of the gradient. heldout: float64
-    (E, S), after each epoch. averaged: float64 (2, S), at the end, of each of AVERAGES. remembered: float64 (10,), loss of the first tenth's sequences after each tenth of the
-    first epoch. ranks: float64 (2, W), stable rank of batch gradients, at RANKED_AT. noise: float64 (2,), at the end of
-    the first epoch: the variance of batch gradients (summed over entries), and the squared length of their mean.
+    (E, S), after each epoch. averaged: float64 (2, S), at the end, with each of AVERAGES. remembered: float64 (10,),
+    loss of the first tenth's sequences after each tenth of the first epoch. ranks: float64 (2, W), stable rank of batch
+    gradients, at RANKED_AT. noise: float64 (2,), at the end of the first epoch: the variance of batch gradients (summed
+    over entries), and the squared length of their mean.
     """
 
     losses: Floats
@@ -235,6 +239,109 @@ def source_figures(
     return rows
 
 
+def schedule_figures(
+    trained: Mapping[tuple[str, str], Sequence[Trained]],
+    shuffled: Mapping[str, str],
+    windows: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Held-out losses, mean over sources, at the end of all trainings: a row for each order, schedule of the learning
+    rate, and of WEIGHTS.
+
+    trained: the R trainings of each (order, schedule). shuffled: by order, the shuffled sequences it is compared with.
+    windows: by order with balanced windows, the one with shuffled windows, where that is trained. Paired differences:
+    `less shuffled`, of the same schedule and weights; `less the best shuffled`, of the schedule and weights that suit
+    the shuffled sequences best; `less windows shuffled`, for orders in `windows`.
+    """
+    losses = {
+        key: np.array([np.vstack([one.heldout[-1], one.averaged]).mean(axis=1) for one in several]).T
+        for key, several in trained.items()
+    }
+
+    def best(order: str) -> Floats:
+        own = [row for (name, _), rows in losses.items() if name == order for row in rows]
+        return min(own, key=lambda row: estimate(row)["mean"] or math.inf)
+
+    rows = []
+    for (order, schedule), of_weights in losses.items():
+        for at, weights in enumerate(WEIGHTS):
+            others = {
+                "less shuffled": losses[shuffled[order], schedule][at],
+                "less the best shuffled": best(shuffled[order]),
+                **(
+                    {"less windows shuffled": losses[windows[order], schedule][at]}
+                    if order in windows
+                    else {}
+                ),
+            }
+            differences = {name: estimate(of_weights[at] - other) for name, other in others.items()}
+            key = {"order": order, "schedule": schedule, "weights": weights, "shuffled": shuffled[order]}
+            rows.append({**key, "held-out": estimate(of_weights[at]), **differences})
+    return rows
+
+
+def curriculum_verdict(
+    rows: Sequence[Mapping[str, Any]], orders: Sequence[Mapping[str, Any]], names: Collection[str], score: str
+) -> list[str]:
+    """What trainings say of orders along a score, in sentences. rows: `schedule_figures`. orders: `order_figures`, with
+    their `order`. names: the orders that follow the score."""
+    rows = [row for row in rows if row["less shuffled"]["mean"] is not None]
+    along = [row for row in rows if row["order"] in names]
+    sentences = []
+    for schedule in dict.fromkeys(row["schedule"] for row in along):
+        last = [row for row in along if (row["schedule"], row["weights"]) == (schedule, WEIGHTS[0])]
+        sentences.append(
+            f"Along {score}, learning rate {schedule}, less shuffled: {_sorted_out(last, 'less shuffled')}."
+        )
+        if pairs := [row for row in last if "less windows shuffled" in row]:
+            sentences.append(
+                f"Windows balanced less shuffled: {_sorted_out(pairs, 'less windows shuffled')}."
+            )
+    for shuffled in dict.fromkeys(row["shuffled"] for row in along):
+        base, ours = (
+            min(
+                (row for row in every if row["shuffled"] == shuffled), key=lambda row: row["held-out"]["mean"]
+            )
+            for every in ([row for row in rows if row["order"] == shuffled], along)
+        )
+        less = ours["less the best shuffled"]
+        sentences.append(
+            f"{shuffled} does best with learning rate {base['schedule']}, {base['weights']}: "
+            f"{base['held-out']['mean']:.4f}; along {score} {ours['order']} with {ours['schedule']}, "
+            f"{ours['weights']}: {ours['held-out']['mean']:.4f}, difference {_interval(less)}: {_kind(less)}."
+        )
+    jumps = [row for row in orders if row["order"] in names and "jump" in row]
+    if seen := [row for row in jumps if (row["jump, less shuffled"]["low"] or 0) > 0]:
+        listed = ", ".join(f"{row['order']} {_interval(row['jump, less shuffled'], 3)}" for row in seen)
+        sentences.append(f"At the seam the loss jumps by more than that of shuffled sequences: {listed}.")
+    return sentences
+
+
+def _sorted_out(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
+    """The orders of rows by whether a difference is beyond noise; its interval where it is."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        kind = _kind(row[figure])
+        interval = "" if kind == NO_DIFFERENCE else f" {_interval(row[figure])}"
+        kinds.setdefault(kind, []).append(f"{row['order']}{interval}")
+    return "; ".join(f"{kind}: {', '.join(listed)}" for kind, listed in sorted(kinds.items()))
+
+
+def _kind(difference: Mapping[str, Any]) -> str:
+    if difference["low"] is None:
+        return "one training each, which says nothing of noise"
+    if not is_beyond_noise(difference):
+        return NO_DIFFERENCE
+    return f"{'better' if difference['mean'] < 0 else 'worse'} beyond noise"
+
+
+def _interval(difference: Mapping[str, Any], digits: int = 4) -> str:
+    mean, low, high = (
+        "" if difference[name] is None else f"{difference[name]:+.{digits}f}"
+        for name in ("mean", "low", "high")
+    )
+    return f"{mean} ({low} to {high})" if low else mean
+
+
 def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
     """Two sentences: whether an order's held-out loss differs from that of shuffled sequences, and the seam. rows:
     `order_figures` by order."""
@@ -242,16 +349,9 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     less = ours["less shuffled"]
     if less["mean"] is None:
         return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
-    if less["low"] is None:
-        finding = "one training each, which says nothing of noise"
-    else:
-        interval = f"({less['low']:+.4f} to {less['high']:+.4f})"
-        better = "better" if less["mean"] < 0 else "worse"
-        beyond = f"{better} beyond noise" if is_beyond_noise(less) else "no difference beyond noise"
-        finding = f"{interval}: {beyond}"
     sentences = [
         f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
-        f"{shuffled['held-out']['mean']:.4f}, difference {less['mean']:+.4f} {finding}."
+        f"{shuffled['held-out']['mean']:.4f}, difference {_interval(less)}: {_kind(less)}."
     ]
     if "spike" not in ours:
         return [*sentences, "One epoch, so there is no seam."]

@@ -97,12 +97,14 @@ def plan_mix(
     *,
     total_tokens: int | None = None,
     max_repeats: float | None = None,
+    drop: float = 0.0,
 ) -> MixPlan:
     """Planned tokens of each value.
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit.
+    max_repeats: most epochs of one value; None: no limit. drop: the part of each value that is left out and counts as
+    read in these epochs.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
@@ -121,7 +123,8 @@ def plan_mix(
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
     total = int(available[used].sum()) if total_tokens is None else total_tokens
-    most = np.minimum(available[used] * (np.inf if max_repeats is None else max_repeats), total)
+    limit = np.inf if max_repeats is None else max_repeats * (1.0 - drop)
+    most = np.minimum(available[used] * limit, total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
     # `unimax` reaches its limits when all values have the same number of epochs.
@@ -129,7 +132,7 @@ def plan_mix(
     wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
-        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats))
+        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats, drop))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
@@ -150,13 +153,17 @@ def times_of(
     codes: NDArray[np.integer],
     order: Ints,
     consumed: NDArray[np.integer] | None = None,
+    topics: NDArray[np.integer] | None = None,
 ) -> NDArray[np.int32]:
     """How often each record occurs in the stream, int32 (N,).
 
     tokens: int64 (N,), of each record. codes: int (N,), the record's value, an index of plan.names. order: int64 (N,),
     records in an order whose every prefix is diverse; the first records of a value occur once more than its others.
     consumed: int (N,), how often each record has been read, a lower bound of the result. A record without tokens occurs
-    once if its value has a share.
+    once if its value has a share. topics: int (K,), the topic of each value, where values are tiers. What the whole
+    records of a tier miss or exceed goes to the next tier of its topic, within the whole numbers next to its epochs.
+    Only in a topic's last tier records that are too long are passed over; elsewhere tiers of a few records would be
+    read in the shortest of them.
 
     Raises:
         InputError: the plan is too small for a single record.
@@ -165,9 +172,17 @@ def times_of(
     times = least.copy()
     by_value = order[np.argsort(codes[order], kind="stable")]
     ends = np.cumsum(np.bincount(codes, minlength=len(plan.names)))
-    for value in np.flatnonzero(plan.tokens):
+    topics = np.arange(len(plan.names)) if topics is None else topics
+    missed = np.zeros(int(topics.max(initial=0)) + 1, np.int64)
+    values = np.flatnonzero(plan.tokens)
+    last = np.append(np.diff(topics[values]) != 0, True)
+    for value, fills in zip(values, last, strict=False):
         records = by_value[ends[value - 1] if value else 0 : ends[value]]
-        times[records] = _times(tokens[records], int(plan.tokens[value]), least[records])
+        size, planned, topic = int(plan.sizes[value]), int(plan.tokens[value]), topics[value]
+        missed[topic] += planned
+        wanted = min(max(int(missed[topic]), planned // size * size), -(-planned // size) * size)
+        times[records] = _times(tokens[records], wanted, least[records], fills)
+        missed[topic] -= int(times[records] @ tokens[records])
     without = tokens == 0
     times[without] = np.maximum(least[without], (plan.epochs > 0)[codes[without]])
     if not (times @ tokens.astype(np.float64)) > 0:
@@ -178,9 +193,9 @@ def times_of(
     return times
 
 
-def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[np.int32]:
+def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], fills: np.bool_) -> NDArray[np.int32]:
     """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`. lengths:
-    int64 (n,)."""
+    int64 (n,). fills: whether records may be passed over; else those that occur once more are the first."""
     level = wanted // int(lengths.sum())
     # Records that were consumed more often than `level` take the room of others.
     while level and np.maximum(consumed, level) @ lengths > wanted:
@@ -188,7 +203,8 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[n
     times = np.maximum(consumed, np.int32(level))
     open_ = np.flatnonzero(consumed <= level)
     if (left := wanted - int(times @ lengths)) > 0:
-        times[open_[_nearest(lengths[open_], left)]] += 1
+        first = np.cumsum(lengths[open_]) - lengths[open_] / 2 < left
+        times[open_[_nearest(lengths[open_], left) if fills else first]] += 1
     return times
 
 
@@ -320,21 +336,25 @@ def _fill(weights: Floats, most: Floats, total: float) -> Floats:
 
 
 def _not_reached(
-    names: tuple[str, ...], sizes: Ints, wanted: Floats, nearest: Floats, total: int, max_repeats: float
+    names: tuple[str, ...],
+    sizes: Ints,
+    wanted: Floats,
+    nearest: Floats,
+    total: int,
+    max_repeats: float,
+    drop: float,
 ) -> str:
     """The message for a mix that needs more than max_repeats epochs of a value."""
+    limit = max_repeats * (1.0 - drop)
     epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
     worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
     too_many = ", ".join(
-        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
-        for k in worst
-        if epochs[k] > max_repeats
+        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)" for k in worst if epochs[k] > limit
     )
-    reached = int(total * max_repeats / epochs.max())
-    most = int((sizes[wanted > 0] * max_repeats).sum())
-    remedy = (
-        f"set mixing.max_repeats to {math.ceil(epochs.max())}, or mixing.total_tokens to {reached} or less"
-    )
+    reached = int(total * limit / epochs.max())
+    most = int((sizes[wanted > 0] * limit).sum())
+    repeats = math.ceil(round(epochs.max() / (1.0 - drop), 9))
+    remedy = f"set mixing.max_repeats to {repeats}, or mixing.total_tokens to {reached} or less"
     if most < total:
         near = f"No mix of these values can: they have {most:,} tokens within it"
     else:
@@ -347,9 +367,10 @@ def _not_reached(
             f"{json.dumps(name, ensure_ascii=False)} = {share}" for name, share in shares.items()
         )
         near = f"The nearest that can: weights = {{ {table} }}"
+    left = f" of what mixing.drop = {drop:g} leaves" if drop else ""
     return (
-        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would take "
-        f"{too_many or 'more'}. {near}; or {remedy}"
+        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}{left}: {total:,} tokens would "
+        f"take {too_many or 'more'}. {near}; or {remedy}"
     )
 
 

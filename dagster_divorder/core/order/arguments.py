@@ -74,6 +74,10 @@ def make_task(
     group_of = group_numbers(groups, counts.shape[1])
     if items and not len(group_of):
         raise InputError(f"counts has no column for its {items} items; expected at least one trait value")
+    if items and (folds := chosen.options.get("folds", 1)) > items:
+        raise InputError(
+            f"folds is {folds}, and there are {items} items to order; expected {items} folds at most: set fewer"
+        )
     if targets is not None:
         check_follows_targets("strategy", strategy)
         check_targets(targets, group_of)
@@ -107,21 +111,26 @@ def make_task(
     return OrderTask(problem, chosen, consumed, np.flatnonzero(left))
 
 
-def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
-    """`frozen` as int64 (F,): distinct items in [0, M).
+def frozen_items(frozen: ArrayLike | None, items: int, epochs: int = 1) -> NDArray[np.int64]:
+    """`frozen` as int64 (F,): items in [0, M), each `epochs` times at most.
 
     Raises:
-        InputError: it has more numbers than there are items, names an item twice, or names one outside [0, M).
+        InputError: it has more numbers than there are items, names an item too often, or names one outside [0, M).
     """
     array = whole_numbers("frozen", [] if frozen is None else frozen, least=None)
-    if len(array) > items:
-        raise InputError(f"frozen names {len(array)} items of {items}; expected at most as many as there are")
+    if len(array) > items * epochs:
+        raise InputError(
+            f"frozen names {len(array)} items of {items * epochs}; expected at most as many as there are"
+        )
     if array.min(initial=0) < 0 or array.max(initial=-1) >= items:
         wrong = array.min() if array.min() < 0 else array.max()
         raise InputError(f"frozen names item {wrong}; there are {items}, counted from 0")
     values, times = np.unique(array, return_counts=True)
-    if len(values) < len(array):
-        raise InputError(f"frozen names item {values[times > 1][0]} twice; an item is consumed once")
+    if (often := times > epochs).any():
+        told = (
+            "twice; an item is consumed once" if epochs == 1 else f"more than {epochs} times, once an epoch"
+        )
+        raise InputError(f"frozen names item {values[often][0]} {told}")
     return array.astype(np.int64)
 
 

@@ -15,18 +15,19 @@ Known weakness: a window's mix differs from that of its neighbours by chance, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.schedule import (
+    ATOM,
     Pieces,
     due_times,
     folded,
@@ -36,7 +37,6 @@ from dagster_divorder.core.order.schedule import (
     through,
 )
 from dagster_divorder.core.order.strategy import Nesting, Strategy, StrategyOptions
-from dagster_divorder.errors import InputError
 
 WINDOW = 1 / 32
 """Share of training in which an item may move."""
@@ -91,6 +91,16 @@ class SegmentOptions(ShapeOptions):
     ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
     """Which end of the ranking stands first, and which last."""
 
+    @field_validator("last")
+    @classmethod
+    def _both(cls, last: float, info: ValidationInfo) -> float:
+        first = info.data.get("first", 0.0)
+        if first + last > 1.0 + ATOM:
+            raise ValueError(
+                f"with first = {first:g}, expected {1.0 - first:g} at most: they share one training"
+            )
+        return last
+
 
 class PointsOptions(ShapeOptions):
     points: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
@@ -136,18 +146,6 @@ SHAPES: Mapping[str, type[ShapeOptions]] = {
 """The shapes of schedules, with their options."""
 
 
-def scheduled(problem: Problem, pieces: Pieces, strength: float) -> tuple[Order, NDArray[np.float64]]:
-    """(the items as they are due, int64 (M,); their times, float64 (M,), rising)."""
-    scores = problem.scores
-    assert scores is not None
-    first = problem.groups == 0
-    whole = float(problem.whole.values[first].sum())
-    begin = float(problem.placed.values[first].sum()) / whole if whole else 0.0
-    due = due_times(scores, problem.sizes, pieces, strength=strength, begin=begin, seed=problem.seed)
-    order = np.argsort(due, kind="stable")
-    return order, due[order]
-
-
 def window_bounds(sizes: NDArray[Any], window: float, batch: int) -> NDArray[np.int64]:
     """Bounds of the windows of items in order, int64 (W + 1,): a share `window` of the tokens each, nearly; in whole
     batches where items are equally long and a window has four or more."""
@@ -160,35 +158,55 @@ def window_bounds(sizes: NDArray[Any], window: float, batch: int) -> NDArray[np.
     return np.unique(bounds)
 
 
-def permute(
-    others: Mapping[str, Strategy],
-    shape: str,
-    problem: Problem,
-    *,
-    inside: str,
-    strength: float,
-    window: float,
-    **options: Any,
-) -> Order:
-    own = {name: options.pop(name) for name in SHAPES[shape].model_fields if name in options}
-    strategy = others[inside].with_options(**options)
-    if problem.scores is None:
-        raise InputError(f"strategy {shape!r} got no scores; expected a number for each item")
-    if folds := [folds for folds in [own.get("folds", 1)] if folds > max(1, problem.items)]:
-        raise InputError(
-            f"folds is {folds[0]}, and there are {problem.items} items; expected {problem.items} at most"
+@dataclass(frozen=True, kw_only=True)
+class Curriculum(Nesting):
+    """A strategy that follows a schedule. With strength 0 it is the strategy inside its windows."""
+
+    def _bound(self, given: Mapping[str, Any]) -> Strategy:
+        bound = super()._bound(given)
+        return bound if bound.options["strength"] else self._inside(bound.options)
+
+    def _inside(self, options: Mapping[str, Any]) -> Strategy:
+        rest = {name: value for name, value in options.items() if name not in SHAPES[self.name].model_fields}
+        return self._inner(options["inside"]).with_options(**rest)
+
+    def permute(self, problem: Problem) -> Order:
+        """Permutation of the problem's items, int64 (M,)."""
+        inside, order, bounds = self.windows(problem)
+        return order_in_cells(problem, inside, order, bounds, own_mix=True)
+
+    def windows(
+        self, problem: Problem, repeats: NDArray[np.integer] | None = None
+    ) -> tuple[Strategy, Order, NDArray[np.int64]]:
+        """(the strategy inside windows; the items as they are due; the bounds of their windows, int64 (W + 1,)).
+
+        repeats: int (M,), how often each item comes; by default once.
+        """
+        own = {name: self.options[name] for name in SHAPES[self.name].model_fields}
+        assert problem.scores is not None
+        sizes, first = problem.sizes, problem.groups == 0
+        consumed = float(problem.placed.values[first].sum())
+        items = np.arange(problem.items) if repeats is None else np.repeat(np.arange(problem.items), repeats)
+        left = float(sizes[items].sum(dtype=np.float64))
+        begin = consumed / (consumed + left) if consumed else 0.0
+        due = due_times(
+            problem.scores,
+            sizes,
+            pieces_of(self.name, own),
+            strength=own["strength"],
+            begin=begin,
+            repeats=repeats,
+            seed=problem.seed,
         )
-    if not strength or not problem.items:
-        return strategy.permute(problem)
-    order, _ = scheduled(problem, pieces_of(shape, own), strength)
-    bounds = window_bounds(problem.sizes[order], window, problem.batch)
-    return order_in_cells(problem, strategy, order, bounds, own_mix=True)
+        order = items[np.argsort(due, kind="stable")]
+        # A window is a share of all of training.
+        share = min(1.0, own["window"] / (1.0 - begin)) if begin < 1.0 else 1.0
+        return self._inside(self.options), order, window_bounds(sizes[order], share, problem.batch)
 
 
 def curricula(others: Mapping[str, Strategy]) -> list[Strategy]:
     """A strategy for each shape, with `others` as possible strategies inside windows."""
-    functions: dict[str, Callable[..., Order]] = {shape: partial(permute, others, shape) for shape in SHAPES}
     return [
-        Nesting(shape, function, SHAPES[shape], others=others, inner="inside", follows_score=True)
-        for shape, function in functions.items()
+        Curriculum(shape, Curriculum.permute, options, others=others, inner="inside", follows_score=True)
+        for shape, options in SHAPES.items()
     ]

@@ -6,6 +6,8 @@ The first epoch is the strategy's own order (with `copies`, the spread one), cut
 the same blocks in the same order. Each block begins with an item drawn at random; the strategy orders its other items
 anew after the totals so far, and at the end of an epoch the totals are back at the whole's mix. If cells have the mix
 themselves (`spread`), each block is a cell or a part of one and is ordered by its own mix.
+A strategy that follows a score passes its schedule again in every epoch, with other random numbers, or once in all
+epochs together; what follows holds for the other strategies.
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
 across the boundary as they do inside, less a block. A window over the boundary joins two ends of orders that keep the
 mix, so it strays no more than a window inside.
@@ -18,16 +20,16 @@ first boundary, about a quarter of a turn, and no frozen item keeps its place in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.arguments import OrderTask, make_task
+from dagster_divorder.core.order.arguments import OrderTask, frozen_items, make_task
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order
-from dagster_divorder.core.order.spread import Times, spread_rest
+from dagster_divorder.core.order.spread import Times, spread_along, spread_rest
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,13 +55,20 @@ class Epochs:
     bounds: NDArray[np.int64]
     keep: NDArray[np.bool_]
     own_mix: bool
+    copies: ArrayLike | Times
 
     def order(self, epoch: int) -> Order:
         """The permutation of an epoch, counted from 0: int64 (M,)."""
         if epoch == 0:
             return self.first
+        problem = self.task.problem
+        if self.task.strategy.follows_score:
+            seed = int(np.random.SeedSequence([problem.seed, epoch]).generate_state(1)[0])
+            every, nothing = np.arange(problem.items), np.zeros(0, np.int64)
+            again = OrderTask(replace(problem, seed=seed), self.task.strategy, nothing, every)
+            return spread_rest(again, self.copies).order
         return order_in_cells(
-            self.task.problem,
+            problem,
             self.task.strategy,
             self.first,
             self.bounds,
@@ -80,7 +89,8 @@ def plan_epochs(
     """A plan for any number of epochs; arguments and errors as in `epoch_orders`."""
     task = make_task(counts, groups, **options)
     problem = task.problem
-    spread = spread_rest(task, np.arange(problem.items) if copies is None else copies)
+    copies = np.arange(problem.items) if copies is None else copies
+    spread = spread_rest(task, copies)
     # As many as the cells that keep copies apart: in larger blocks copies would meet.
     blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
@@ -89,7 +99,7 @@ def plan_epochs(
         at = np.linspace(0, spread.cells, -(-blocks // spread.cells) * spread.cells + 1)
         bounds = np.interp(at, np.arange(spread.cells + 1), mixed).astype(np.int64)
     first = np.concatenate([task.frozen, spread.order])
-    return Epochs(task, first, bounds, spread.kept, own_mix=mixed is not None)
+    return Epochs(task, first, bounds, spread.kept, own_mix=mixed is not None, copies=copies)
 
 
 def epoch_orders(
@@ -98,20 +108,34 @@ def epoch_orders(
     epochs: int,
     *,
     copies: ArrayLike | Times | None = None,
+    together: bool = False,
     **options: Any,
 ) -> NDArray[np.int64]:
     """Permutations of the M items, int64 (E, M), one a row.
 
     copies: int (M,), as in `core.order.spread.spread_order`; by default no item is a copy. counts, groups, options: as
         in `core.order.order`; `frozen` is the beginning of the first epoch.
+    together: a strategy that follows a score passes its schedule once in all epochs. The rows are then parts of one
+        order, in which every item comes E times; an item comes again in the same window of the schedule, or in another
+        fold. `frozen` may have an item up to E times. Other strategies ignore it.
 
-    The same arguments give the same bytes; row e is the same for any number of epochs above e.
+    The same arguments give the same bytes; unless together, row e is the same for any number of epochs above e.
 
     Raises:
         InputError: an argument cannot be used.
     """
     if epochs < 1:
         raise InputError(f"epochs is {epochs}; expected 1 or more")
+    if together:
+        frozen = options.pop("frozen", None)
+        task = make_task(counts, groups, **options)
+        if task.strategy.follows_score:
+            problem, consumed = task.problem, frozen_items(frozen, task.problem.items, epochs)
+            repeats = epochs - np.bincount(consumed, minlength=problem.items)
+            copies = np.arange(problem.items) if copies is None else copies
+            order = spread_along(problem, task.strategy, copies, repeats, consumed=consumed)
+            return np.concatenate([consumed, order]).reshape(epochs, -1)
+        options["frozen"] = frozen
     plan = plan_epochs(counts, groups, copies=copies, **options)
     out = np.empty((epochs, len(plan.first)), np.int64)
     for epoch in range(epochs):

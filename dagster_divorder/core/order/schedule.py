@@ -33,6 +33,9 @@ Pieces = NDArray[np.float64]
 ATOM = 1e-12
 """Measures of progress below it are rounding."""
 
+SHORT = 2.0**-20
+"""Length of an item without tokens, in mean items: so that such items, too, have places of their own."""
+
 
 def folded(folds: int, *, turning: bool = False) -> Pieces:
     """All ranks `folds` times, each time every `folds`-th item. turning: every second time from the highest down."""
@@ -51,7 +54,7 @@ def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Piece
             pieces.append(np.array([[at, first, at, first]]))
         if last > first:
             pieces.append(first + (last - first) * folded(folds, turning=turning))
-            at = last
+        at = last
     if at < 1.0:
         pieces.append(np.array([[at, 1.0, at, 1.0]]))
     return np.concatenate(pieces)
@@ -94,28 +97,46 @@ def due_times(
     *,
     strength: float = 1.0,
     begin: float = 0.0,
+    repeats: NDArray[np.integer] | None = None,
     seed: int = 0,
 ) -> Floats:
     """The progress at which each item is due, float64 (M,) in [begin, 1].
 
     scores: float64 (M,), NaN for none. sizes: (M,), the items' tokens. strength: the share of the items that follow the
-    schedule; the others are spread evenly. begin: progress before these items, already consumed.
+    schedule; the others are spread evenly. begin: progress before these items, already consumed. repeats: int (M,), how
+    often each item comes; by default once. The result then has the times of each item, one item after another: copies
+    that are due in the same stretch go to its pieces in turn, and those that are spread are far apart.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(scores))
     scored = shuffled[~np.isnan(scores[shuffled])]
     ranked = scored[np.argsort(scores[scored], kind="stable")]
+    if repeats is not None:
+        first = np.cumsum(repeats) - repeats
+        ranked, _ = _repeated(ranked, first, repeats)
+        shuffled, number = _repeated(shuffled, first, repeats)
+        shuffled = shuffled[np.argsort(number, kind="stable")]
+        sizes = np.repeat(sizes, repeats)
     # Every rank gives the same share of its items.
     reached = np.floor(np.arange(len(ranked) + 1) * strength + random.random())
     follows = np.diff(reached) > 0 if strength < 1.0 else np.ones(len(ranked), bool)
     ranked = ranked[follows]
-    spread = np.ones(len(scores), bool)
+    spread = np.ones(len(sizes), bool)
     spread[ranked] = False
     others = shuffled[spread[shuffled]]
-    due = np.empty(len(scores))
+    due = np.empty(len(sizes))
     due[others] = begin + (1.0 - begin) * _middles(sizes[others])
     due[ranked] = _coupled(_clipped(pieces, begin), sizes[ranked], random)
     return due
+
+
+def _repeated(
+    items: NDArray[np.int64], first: NDArray[np.int64], repeats: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the places first[i], first[i] + 1, ... of each of the items; their numbers 0, 1, ...)."""
+    counts = repeats[items]
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(first[items], counts) + number, number
 
 
 def token_ranks(
@@ -148,7 +169,7 @@ def _coupled(pieces: Pieces, sizes: NDArray[np.generic], random: np.random.Gener
     stretches = _stretches(pieces)
     measures = np.array([times[:, 2].sum() for times, _ in stretches])
     edges = np.concatenate([[0.0], np.cumsum(measures / measures.sum())])
-    bounds = np.searchsorted(middles, edges)
+    bounds = np.searchsorted(middles, edges - ATOM)
     bounds[0], bounds[-1] = 0, len(middles)
     for (times, flat), first, last, low, high in zip(
         stretches, bounds[:-1], bounds[1:], edges[:-1], edges[1:], strict=True
@@ -164,6 +185,8 @@ def _coupled(pieces: Pieces, sizes: NDArray[np.generic], random: np.random.Gener
         else:
             items = np.arange(first, last)
             piece = _turns(share, last - first)
+            # The first piece begins with the first item that it passes.
+            piece = piece if times[0, 0] < times[0, 1] else piece[::-1]
             within = (middles[first:last] - low) / (high - low)
         due[items] = times[piece, 0] + within * (times[piece, 1] - times[piece, 0])
     return due
@@ -214,9 +237,9 @@ def _clipped(pieces: Pieces, begin: float) -> Pieces:
 
 
 def _middles(sizes: NDArray[np.generic]) -> Floats:
-    """The middle of each item in their sequence, float64 (n,) in (0, 1); items without tokens count as equally long."""
+    """The middle of each item in their sequence, float64 (n,) in (0, 1), rising. Items without tokens are very short;
+    if none has any, all are equally long."""
     weights = sizes.astype(np.float64)
-    if not weights.sum() > 0:
-        weights = np.ones(len(sizes))
+    weights = np.maximum(weights, SHORT * weights.mean()) if weights.sum() > 0 else np.ones(len(sizes))
     ends = np.cumsum(weights)
     return (ends - 0.5 * weights) / (ends[-1] if len(ends) else 1.0)

@@ -12,6 +12,8 @@ Items that hold several texts, such as packed sequences, bring their own times a
 item is dealt to a cell in its room, items without copies to any cell, such that every prefix of cells has its part of
 the path to the whole's mix. Each cell then has the mix, and is ordered by its own.
 
+Along a schedule of a score, copies are due together. They are spread so inside each window, and nowhere else.
+
 If a document has frozen copies, its first other copy comes about half a turn after the last frozen one. A strategy that
 ignores traits gains nothing from cells: all documents keep their times, and the last copies stand about a quarter of a
 turn or more before the frozen ones come again in the next epoch.
@@ -27,6 +29,7 @@ targets that move.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.arguments import OrderTask, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
+from dagster_divorder.core.order.curricula import Curriculum
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import path_back, reached_at
@@ -122,6 +126,11 @@ class Spread(NamedTuple):
 
 def spread_rest(task: OrderTask, copies: ArrayLike | Times) -> Spread:
     """Orders the rest with its copies apart. copies: as in `spread_order`."""
+    if task.strategy.follows_score:
+        repeats = np.ones(task.problem.items, np.int64)
+        repeats[task.frozen] = 0
+        order = spread_along(task.problem, task.strategy, copies, repeats, consumed=task.frozen)
+        return Spread(order, np.zeros(task.problem.items, bool), 1)
     given, kept = _times_given(task, copies), np.zeros(task.problem.items, bool)
     times, copies_of = given.times[task.rest].copy(), given.copies[task.rest]
     may_stand_anywhere = np.isnan(times)
@@ -152,6 +161,68 @@ def spread_rest(task: OrderTask, copies: ArrayLike | Times) -> Spread:
         problem, task.strategy, order, bounds, keep=keeps_time, own_mix=mixed is not None
     )
     return Spread(task.rest[ordered], kept, cells, mixed)
+
+
+def spread_along(
+    problem: Problem,
+    strategy: Strategy,
+    copies: ArrayLike | Times,
+    repeats: NDArray[np.int64],
+    *,
+    consumed: NDArray[np.int64],
+) -> Order:
+    """Order of items along the schedule of a strategy that follows a score, int64 (sum of repeats,).
+
+    Copies have equal scores, so they are spread inside windows of the schedule, never across it, and copies that were
+    consumed before count for nothing. copies: as in `spread_order`. repeats: int64 (M,), how often each item comes;
+    also these are copies. consumed: int64, the items that came before, as often as they did.
+    """
+    assert isinstance(strategy, Curriculum)
+    left = np.flatnonzero(repeats)
+    inside, order, bounds = strategy.windows(
+        problem.part(left, placed=problem.part(consumed).totals()), repeats[left]
+    )
+    order = left[order]
+    if not isinstance(copies, Times):
+        whole_numbers("copies", copies, problem.items, least=None)
+        _, copies = np.unique(copies, return_inverse=True)
+        alike = repeats.max(initial=0) > 1 or len(np.unique(copies[left])) < len(left)
+    else:
+        alike = not copies.exact and (repeats.max(initial=0) > 1 or not np.isnan(copies.times[left]).all())
+    if not alike:
+        return order_in_cells(problem, inside, order, bounds, own_mix=True)
+    seeds = np.random.SeedSequence([problem.seed, 0]).generate_state(len(bounds)).tolist()
+
+    def order_window(begin: int, end: int, seed: int) -> Order:
+        items = order[begin:end]
+        part = replace(alone(problem, items), seed=seed)
+        nothing = np.zeros(0, np.int64)
+        own = (
+            copies[items]
+            if isinstance(copies, np.ndarray)
+            else _times_inside(copies, problem, inside, items, len(bounds) - 1, seed)
+        )
+        return items[spread_rest(OrderTask(part, inside, nothing, np.arange(len(items))), own).order]
+
+    with ThreadPoolExecutor(2) as threads:
+        return np.concatenate([order[:0], *threads.map(order_window, bounds[:-1], bounds[1:], seeds)])
+
+
+def _times_inside(
+    given: Times, problem: Problem, inside: Strategy, items: NDArray[np.int64], windows: int, seed: int
+) -> Times:
+    """Times of the items of one window, of `windows` in all. An item whose time is t in all of training was laid out at
+    t * windows modulo 1 of its window. One that comes several times comes in each part of the window at that place."""
+    distinct, number, times = np.unique(items, return_inverse=True, return_counts=True)
+    phases = given.times[distinct] * windows % 1.0
+    if (times > 1).any():
+        free = np.flatnonzero(np.isnan(phases))
+        ranked = inside.permute(replace(alone(problem, distinct[free]), seed=seed))
+        phases[free[ranked]] = (np.arange(len(free)) + 0.5) / max(1, len(free))
+    by_item = np.argsort(number, kind="stable")
+    nth = np.empty(len(items), np.int64)
+    nth[by_item] = np.arange(len(items)) - np.repeat(np.cumsum(times) - times, times)
+    return Times((nth + phases[number]) / times[number], given.copies[distinct][number] * times[number])
 
 
 def _times_given(task: OrderTask, copies: ArrayLike | Times) -> Times:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import as_category
 from dagster_divorder.corpus.columns import concat, extract, settle, sources
-from dagster_divorder.corpus.find import find_inputs
-from dagster_divorder.corpus.peek import unseen
+from dagster_divorder.corpus.find import Found, find_inputs
+from dagster_divorder.corpus.peek import first_records, unseen
 from dagster_divorder.corpus.shapes import SOURCE, Shape, by_shape, shapes_of
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
@@ -38,8 +40,24 @@ def built_in(settings: Settings) -> tuple[str, ...]:
     return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
 
 
-SCORES = ("difficulty", "length", "compression", "lexical_diversity", "loss")
-"""Scores that are computed; a field of the input that has such a name is not followed."""
+SCORES = {
+    "difficulty": ("difficulty", "bits"),
+    "length": ("token_counts", "lengths"),
+    "compression": ("text_statistics", "compression"),
+    "lexical_diversity": ("text_statistics", "lexical_diversity"),
+    "loss": ("loss", "loss"),
+}
+"""Scores that are computed, with the stage and the column of each; a field of the input that has such a name is not
+followed."""
+
+NAMED = 20
+"""First records of an input whose fields are offered where one does not exist."""
+
+
+def computed_score(settings: Settings) -> str | None:
+    """The computed score that a curriculum follows."""
+    chosen = settings.curriculum
+    return chosen.score if chosen.path is None and chosen.score in SCORES else None
 
 
 def score_field(settings: Settings) -> str | None:
@@ -76,7 +94,7 @@ def _check_settings(run: Run) -> None:
     new = {field: values for field, values in named.items() if field not in known or values - known[field]}
     for field, (missing, examples) in unseen(find_inputs(run.settings), new).items():
         if not examples:
-            raise no_such_field(field)
+            raise no_such_field(field, _field_names(find_inputs(run.settings)))
         raise InputError(
             f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
@@ -95,11 +113,22 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
     return known
 
 
-def no_such_field(field: str) -> InputError:
+def _field_names(inputs: Sequence[Found]) -> set[str]:
+    """The fields of the first records of each input, and those of objects in them."""
+    names: set[str] = set()
+    for record in chain(*(islice(first_records([found]), NAMED) for found in inputs)):
+        for name, value in record.items():
+            names |= {name, *(f"{name}.{inner}" for inner in value)} if isinstance(value, dict) else {name}
+    return names
+
+
+def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
+    """names: fields that there are; the nearest is offered."""
     return InputError(
-        f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality or input.source_field "
-        "names; expected a field of the input, `cluster`, `length` or `difficulty`, and for conversations `turns`, "
-        "`prompt_length` or `answer_length`"
+        f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality, curriculum.score or "
+        "input.source_field names; expected a field of the input, `cluster`, `length` or `difficulty`, for "
+        "conversations `turns`, `prompt_length` or `answer_length`, and for curriculum.score "
+        f"{', '.join(f'`{score}`' for score in SCORES)}{nearest(field, names)}"
     )
 
 

@@ -29,9 +29,11 @@ import orjson
 from dagster_divorder.core.evidence.training_evidence import (
     AVERAGES,
     Trained,
+    curriculum_verdict,
     estimate,
     mean,
     order_figures,
+    schedule_figures,
     sensitivity,
     source_figures,
     verdict,
@@ -79,7 +81,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.units import duration
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -109,8 +111,7 @@ class _Size(NamedTuple):
 
 
 class _Training(NamedTuple):
-    """One training: the name of its result, its order, seed, learning rate and the schedule of that, and the file of its
-    data."""
+    """One training. name: of its result. data: the file of what it reads."""
 
     name: str
     order: str
@@ -427,11 +428,11 @@ class _Prepared:
             order = trained_order(name)
             reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
             traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
-            decides = traits if strategies - PLAIN else []
-            if order.inside:
-                decides = [*decides, versions(self.run, "scores")]
+            decides: list[Any] = [*traits] if strategies - PLAIN else []
+            decides += [versions(self.run, "scores")] if order.inside else []
             # Trainings on a cosine have the name that they had when there was no other schedule.
-            decides = [*decides, *([] if schedule == "cosine" else [schedule])]
+            decides += [] if schedule == "cosine" else [schedule]
+            decides += ["documents alone"] if order.apart else []
             drawn = seed if strategies - {"original", "curated"} else 0
             data = f"data-{content_hash(reads, drawn)[:16]}"
             result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *decides])}"
@@ -655,7 +656,7 @@ def _heldout_rows(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
             "other files in it"
         )
-    trait = run.settings.mixing.trait
+    trait = run.settings.mixing.topic
     texts: dict[str, list[tuple[str, ...]]] = {}
     for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(tuple(read))
@@ -776,77 +777,97 @@ def _unpack(data: bytes) -> Trained:
 
 
 def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row per training, epoch and source."""
+    """Held-out losses, a row per training, epoch and source; those of averaged weights after the last epoch."""
     return [
         {
             "order": each.order,
             "seed": each.seed,
             "learning_rate": each.rate,
+            "schedule": each.schedule,
             "epoch": epoch + 1,
             "source": source,
             "loss": float(loss),
+            **{name: float(value) for name, value in zip(AVERAGES, averaged, strict=True)},
         }
         for each, trained in results.items()
         for epoch, losses in enumerate(trained.heldout)
-        for source, loss in zip([*sources, ALL], [*losses, np.mean(losses)], strict=True)
+        for source, loss, averaged in zip(
+            [*sources, ALL],
+            [*losses, np.mean(losses)],
+            _with_mean(trained.averaged if epoch + 1 == len(trained.heldout) else np.nan * trained.averaged),
+            strict=True,
+        )
     ]
+
+
+def _with_mean(averaged: np.ndarray) -> np.ndarray:
+    """`Trained.averaged` (2, S) by source and of their mean, float64 (S + 1, 2)."""
+    return np.vstack([averaged.T, averaged.mean(axis=1)])
 
 
 def _summary(
     run: Run, prepared: _Prepared, results: Mapping[_Training, Trained], names: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
+    """All figures that people see, at the learning rate that suits the shuffled sequences best. Other schedules of the
+    learning rate than the first have their held-out losses alone."""
     from dagster_divorder.models.training import count_weights, is_attention, learning_rates
 
     evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
-    by = {
-        (name, rate): [
-            trained
-            for each, trained in results.items()
-            if (each.order, each.rate, each.schedule) == (name, rate, evidence.schedules[0])
-        ]
-        for name in orders
-        for rate in rates
-    }
+    by: dict[tuple[str, str, float], list[Trained]] = {}
+    for each, trained in results.items():
+        by.setdefault((each.order, each.schedule, each.rate), []).append(trained)
     heldout = {
-        name_and_rate: estimate([trained.heldout[-1].mean() for trained in several])
-        for name_and_rate, several in by.items()
+        key: estimate([trained.heldout[-1].mean() for trained in several]) for key, several in by.items()
     }
-    best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
+    best = {
+        schedule: min(rates, key=lambda rate: heldout[REFERENCE, schedule, rate]["mean"] or math.inf)
+        for schedule in evidence.schedules
+    }
+    first_schedule = evidence.schedules[0]
+    ours = {name: by[name, first_schedule, best[first_schedule]] for name in orders}
     attention = np.array([is_attention(name) for name in names])
-    shuffled = {name: by[shuffled_order(name), best] for name in orders}
     diversity = prepared.tokens.diversity()
     rows = [
         {
             "order": name,
             "vendi": diversity[name],
-            **order_figures(by[name, best], shuffled[name], size.steps, attention),
+            **order_figures(ours[name], ours[shuffled_order(name)], size.steps, attention),
         }
         for name in orders
     ]
     figures = {row["order"]: row for row in rows}
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
     shown = sensitivity(figures[first], evidence.epochs * prepared.tokens.rows * prepared.tokens.length)
+    schedules = schedule_figures(
+        {(name, schedule): by[name, schedule, best[schedule]] for name in orders for schedule in best},
+        {name: shuffled_order(name) for name in orders},
+        _with_windows_shuffled(orders),
+    )
+    along = [name for name in orders if trained_order(name).inside]
     return {
-        "verdict": [*verdict(figures, first, shuffled_order(first)), *([shown] if shown else [])],
+        "verdict": [
+            *verdict(figures, first, shuffled_order(first)),
+            *([shown] if shown else []),
+            *curriculum_verdict(schedules, rows, along, run.settings.curriculum.score or ""),
+        ],
         "orders": rows,
         "sources": [
             {"order": name, **figures_of_source}
             for name in orders
-            for figures_of_source in source_figures(by[name, best], shuffled[name], prepared.sources)
+            for figures_of_source in source_figures(ours[name], ours[shuffled_order(name)], prepared.sources)
         ],
-        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
+        "schedules": schedules,
+        "rates": [
+            {"order": name, "schedule": schedule, "learning rate": rate, **heldout[name, schedule, rate]}
+            for name, schedule, rate in by
+        ],
         "layers": [
-            {
-                "order": name,
-                "matrix": matrix,
-                "ranks": mean([trained.ranks[:, at] for trained in by[name, best]]),
-            }
+            {"order": name, "matrix": matrix, "ranks": mean([trained.ranks[:, at] for trained in ours[name]])}
             for name in orders
             for at, matrix in enumerate(names)
         ],
-        "learning rate": best,
+        "learning rate": best[first_schedule],
         "model": evidence.model,
         "weights": count_weights(evidence.model, prepared.class_count, prepared.tokens.length),
         "seeds": evidence.seeds,
@@ -861,6 +882,15 @@ def _summary(
     }
 
 
+def _with_windows_shuffled(orders: Sequence[str]) -> dict[str, str]:
+    """By order with balanced windows, the one that differs in nothing but its shuffled windows, if it is there, too."""
+    names = {trained_order(name): name for name in orders}
+    pairs = {
+        name: order._replace(inside="random") for order, name in names.items() if order.inside == "balanced"
+    }
+    return {name: names[other] for name, other in pairs.items() if other in names}
+
+
 def load_evidence(run: Run) -> dict[str, Any]:
     """The summary of the last result."""
     return orjson.loads(run.read(STAGE, "summary"))
@@ -872,6 +902,7 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
+        "schedules": Table(schedule_rows(summary)),
         **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
@@ -888,7 +919,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
-        "trait": settings.mixing.trait,
+        "trait": settings.mixing.topic,
         "seed": settings.seed,
     }
 
@@ -938,7 +969,7 @@ def _amount(settings: Settings, size: Size) -> float:
 
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=3,
+    version=4,
     kinds={"pytorch"},
     description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
     "source, the seam between epochs, gradients, and what of it is beyond noise.",

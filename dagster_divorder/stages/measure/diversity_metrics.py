@@ -58,6 +58,7 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.measure.schedule import load_schedule
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
@@ -67,7 +68,14 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
-from dagster_divorder.view.measures import FOLLOWED, MEASURES, SUMMARY, side_by_side, summary_row
+from dagster_divorder.view.measures import (
+    ALONG_SCHEDULE,
+    FOLLOWED,
+    MEASURES,
+    SUMMARY,
+    side_by_side,
+    summary_row,
+)
 from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
@@ -88,7 +96,11 @@ LEGEND = "\n".join(
         "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
         "the input as it is. Topics are the clusters that were found in the corpus.",
         "",
-        *(f"- **{measure.label}**: {measure.meaning}." for measure in MEASURES.values()),
+        *(
+            f"- **{measure.label}**: {measure.meaning}."
+            for name, measure in MEASURES.items()
+            if name not in ALONG_SCHEDULE
+        ),
     ]
 )
 
@@ -294,7 +306,8 @@ def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Di
             tokens = count(runs)
             mix = cluster_mix(np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns)
             orders[name] = PicturedOrder(measured[name], distinct, mix)
-    return ordering_comparison(orders, load_names(run))
+    schedule = load_schedule(run) if run.settings.curriculum.on else None
+    return ordering_comparison(orders, load_names(run), schedule)
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
@@ -343,6 +356,7 @@ def load_verdict(run: Run) -> Verdict:
         documents=comparisons["curated"],
         metrics=metrics,
         remedy=remedy(settings),
+        schedule=load_schedule(run) if settings.curriculum.on else None,
     )
 
 

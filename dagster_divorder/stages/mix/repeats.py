@@ -11,7 +11,7 @@ Records that a trainer has consumed (`order.frozen_tokens`) keep the times that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
+from dagster_divorder.core.mix.by_quality import Tiers, cut_tiers, plan_tiers, tier_name
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
     MixPlan,
+    Realised,
     even_order,
     plan_mix,
     realised,
@@ -33,16 +35,18 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.near_duplicates import load_copies
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
+from dagster_divorder.stages.order.bin_edges import load_numbers, numbers_reads
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
@@ -133,43 +137,38 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
     return run.rows("repeats", "values")
 
 
+def load_mixing(run: Run) -> dict[str, Any]:
+    """The mix, as in `curated_meta.json`: the trait, `load_sources`, and where `mixing.trait` names two, the second and
+    a row for every tier of a value of the first."""
+    quality = run.settings.mixing.quality
+    tiers = {} if quality is None else {"quality": quality, "tiers": run.rows("repeats", "tiers")}
+    return {"trait": run.settings.mixed_trait, "values": load_sources(run), **tiers}
+
+
 def _plan_repeats(run: Run) -> Made:
     mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
-    sizes = np.bincount(codes, tokens, len(names)).astype(np.int64)
-    if isinstance(mixing.weights, dict):
-        wanted = [name for name in names if mixing.weights.get(name)]
-        refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
-    plan = plan_mix(
-        "natural" if mixing.weights is None else mixing.weights,
-        dict(zip(names, sizes.tolist(), strict=True)),
-        total_tokens=mixing.total_tokens,
-        max_repeats=mixing.max_repeats,
-    )
-    most = int(plan.epochs.argmax())
-    if plan.epochs[most] > MOST_EPOCHS:
-        raise InputError(
-            f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
-            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
-        )
-    if plan.normalised:
-        shares = ", ".join(
-            f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
-        )
-        run.progress.note(
-            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {shares}"
-        )
-    times = np.zeros(len(traits.tokens), np.int32)
-    values = [
+    plan = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64))
+    tiers, part, part_of = None, plan, codes
+    if mixing.quality is not None:
+        assert mixing.max_repeats is not None
+        tiers = _cut_tiers(run, mixing.quality, training, trained)
+        part, part_of = plan_tiers(plan, tiers, mixing.max_repeats), tiers.codes
+    values = [_name_hashes(part.names)[part_of]]
+    values += [
         _name_hashes(trained.names[name])[trained.codes[name]]
-        for name in sorted(trained.codes, key=lambda name: (name != trait, name))
+        for name in sorted(trained.codes)
+        if name != trait
     ]
     consumed = consumed_times(run)[training]
     order = even_order(values, _draws(run)[training])
-    times[training] = times_of(plan, tokens, codes, order, consumed)
-    _note_overdrawn_values(run, plan, np.bincount(codes, tokens * consumed, len(names)).astype(np.int64))
+    times = np.zeros(len(traits.tokens), np.int32)
+    times[training] = times_of(part, tokens, part_of, order, consumed, tiers and tiers.topic)
+    _note_overdrawn_values(
+        run, part, np.bincount(part_of, tokens * consumed, len(part.names)).astype(np.int64)
+    )
     mix = realised(plan, tokens, codes, times[training])
     columns = {
         "value": names,
@@ -184,7 +183,9 @@ def _plan_repeats(run: Run) -> Made:
         "share": mix.shares.tolist(),
         "planned share": plan.shares.tolist(),
     }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    files: dict[str, Any] = {"times": {"times": times}, "values": _rows(columns)}
+    if tiers is not None:
+        files["tiers"] = _tier_rows(names, tiers, part, realised(part, tokens, part_of, times[training]))
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
@@ -193,7 +194,79 @@ def _plan_repeats(run: Run) -> Made:
         "tokens_trained_on": int(mix.tokens.sum()),
         "unique_tokens_trained_on": int(mix.unique_tokens.sum()),
     }
-    return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
+    return Made(files, {"items": items}, figures)
+
+
+def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
+    """The plan of the values of `mixing.trait`. sizes: their tokens that may be trained on, int64 (J,)."""
+    mixing = run.settings.mixing
+    if isinstance(mixing.weights, dict):
+        wanted = [name for name in names if mixing.weights.get(name)]
+        refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
+    plan = plan_mix(
+        "natural" if mixing.weights is None or mixing.weights == "by_quality" else mixing.weights,
+        dict(zip(names, sizes.tolist(), strict=True)),
+        total_tokens=mixing.total_tokens,
+        max_repeats=mixing.max_repeats,
+        drop=mixing.drop,
+    )
+    most = int(plan.epochs.argmax())
+    if plan.epochs[most] > MOST_EPOCHS:
+        raise InputError(
+            f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
+            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
+        )
+    if plan.normalised:
+        shares = ", ".join(
+            f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
+        )
+        run.progress.note(
+            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {shares}"
+        )
+    return plan
+
+
+def _cut_tiers(run: Run, name: str, training: np.ndarray, trained: Traits) -> Tiers:
+    """Tiers of the records that may be trained on. name: the trait that repeats rise with. training: the records'
+    positions, int64 (n,); trained: their traits.
+
+    Raises:
+        InputError: the second of `mixing.trait` is no number, or is the same in all of them.
+    """
+    trait, quality = run.settings.mixed_trait, load_numbers(run, name, "mixing.trait")[training]
+    known = np.unique(quality[~np.isnan(quality)])
+    if len(known) < 2:
+        only = f"is {known[0]:g} in all" if len(known) else "has no number in any"
+        raise InputError(
+            f"mixing.trait: {name!r} {only} of the {len(quality):,} records that may be trained on, so that "
+            f"no repeats can rise with it; expected numbers that differ: name another field, or {trait!r} alone"
+        )
+    if missing := int(np.isnan(quality).sum()):
+        run.progress.note(
+            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as their "
+            f"{trait} on average"
+        )
+    return cut_tiers(quality, trained.counted, trained.codes[trait], run.settings.mixing.drop)
+
+
+def _tier_rows(names: Sequence[str], tiers: Tiers, plan: MixPlan, mix: Realised) -> list[dict[str, Any]]:
+    columns = {
+        "value": [names[topic] for topic in tiers.topic],
+        "tier": [tier_name(number) for number in tiers.number],
+        "lowest": [None if np.isnan(number) else float(number) for number in tiers.lowest],
+        "highest": [None if np.isnan(number) else float(number) for number in tiers.highest],
+        "records": np.bincount(tiers.codes).tolist(),
+        "unique tokens": tiers.sizes.tolist(),
+        "records trained on": mix.records.tolist(),
+        "tokens trained on": mix.tokens.tolist(),
+        "epochs": mix.epochs.tolist(),
+        "planned epochs": plan.epochs.tolist(),
+    }
+    return _rows(columns)
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
@@ -264,7 +337,8 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    mixing = settings.mixing.model_dump(mode="json")
+    # Left out where it is unset, so that results of versions without it keep their keys.
+    mixing = settings.mixing.model_dump(mode="json", exclude=set() if settings.mixing.drop else {"drop"})
     power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
         "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
@@ -278,7 +352,14 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
-    return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
+    quality = settings.mixing.quality
+    numbers = () if quality is None else numbers_reads(settings, quality)
+    return ("raw_docs", "traits", *numbers, *heldout_reads(settings), *selection_reads(settings))
+
+
+def _show_repeats(run: Run, receipt: Receipt) -> Shown:
+    tiers = {"tiers": Table(run.rows("repeats", "tiers"))} if "tiers" in receipt.files else {}
+    return {"mix": Table(load_sources(run)), **tiers}
 
 
 REPEATS = WholeCorpus(
@@ -296,5 +377,5 @@ REPEATS = WholeCorpus(
     doing="deciding how often each record is read",
     pace=(0.03, 0.005),
     compute=_plan_repeats,
-    show=lambda run, receipt: {"mix": Table(load_sources(run))},
+    show=_show_repeats,
 )

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit
@@ -58,6 +59,29 @@ def computed_numbers(run: Run, trait: str) -> np.ndarray:
         return answer_tokens(run)
     tokens = run.column("token_counts", "lengths")[view.document_row]
     return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
+
+
+def load_numbers(run: Run, trait: str, setting: str) -> np.ndarray:
+    """The numbers of a trait of the records, float64 (N,), NaN where there is none or an infinite one. setting: that
+    names the trait.
+
+    Raises:
+        InputError: the field holds something other than numbers.
+    """
+    if trait in built_in(run.settings):
+        return computed_numbers(run, trait).astype(np.float64)
+    column = read_fields(run.store, run.view, run.receipt("fields"), trait).column(trait)
+    if not is_number(column.type):
+        raise InputError(f"{setting}: field {trait!r} holds {column.type}; expected a field of numbers")
+    numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def numbers_reads(settings: Settings, trait: str) -> tuple[str, ...]:
+    """The stages that `load_numbers` needs, beside raw_docs."""
+    if trait not in built_in(settings):
+        return ("fields",)
+    return ("difficulty",) if trait == "difficulty" else ("token_counts",)
 
 
 def is_number(kind: pa.DataType) -> bool:

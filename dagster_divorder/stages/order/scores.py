@@ -2,29 +2,61 @@
 
 `score` float64 (N,), NaN where a record has none. `rank` float64 (N,) in (0, 1): the share of the tokens with a lower
 score, of those of equal values of `curriculum.keep`. A sequence has the mean rank of its tokens.
+
+A score is computed (`COMPUTED`), a column of the Parquet file in `curriculum.path`, or a field of the input. NaN,
+infinity and null mean that a record has none. Memory: some 60 bytes a record; a file is read block by block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.text.statistics import WINDOW
+from dagster_divorder.corpus.find import find_inputs
+from dagster_divorder.corpus.keyed import (
+    KeyedBy,
+    key_column,
+    key_values,
+    read_columns,
+    read_schema,
+)
+from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
-from dagster_divorder.stages.corpus.fields import load_fields, score_field
+from dagster_divorder.stages.corpus.fields import computed_score, read_fields, score_field
+from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
-from dagster_divorder.stages.order.bin_edges import computed_numbers, is_number
+from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.store.state import load_receipt
 
 FEWEST = 0.5
 """Share of the records that must have a score."""
+
+PEEKED = 100
+"""First records of an input in which a score is looked at before a run."""
+
+BLOCK = 1 << 16
+"""Rows of a file of scores that are in memory at once."""
+
+TIED = 0.01
+"""Share of the records with one score from which equal scores are worth a word."""
+
+WHOLE = float(1 << 53)
+"""From here on float64 does not hold every whole number."""
 
 
 def score_reads(settings: Settings) -> tuple[str, ...]:
@@ -59,29 +91,197 @@ def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) ->
 
 
 def _numbers(run: Run) -> np.ndarray:
-    """The score of every record, float64 (N,)."""
-    name = run.settings.curriculum.score
+    """The score of every record, float64 (N,); it may hold infinity."""
+    if run.settings.curriculum.path is not None:
+        return _numbers_of_file(run, run.settings.curriculum.path)
+    if name := computed_score(run.settings):
+        return run.column(*COMPUTED[name])[run.view.document_row].astype(np.float64)
+    name = score_field(run.settings)
     assert name is not None
-    if name in COMPUTED:
-        return computed_numbers(run, name).astype(np.float64)
-    column = load_fields(run, name).column(name)
+    column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if not is_number(column.type):
-        raise InputError(f"curriculum.score: field {name!r} holds {column.type}; expected a field of numbers")
-    numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy()
-    return np.where(np.isinf(numbers), np.nan, numbers)
+        raise InputError(f"curriculum.score: field {name!r} {_no_number_in(name, column)}")
+    return _as_floats(column)
+
+
+def _as_floats(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    return column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy()
+
+
+def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
+    """What a column holds instead of numbers, and the remedy."""
+    if not is_text(column.type):
+        # Python cannot hold every time.
+        first = None if pa.types.is_temporal(column.type) else column.drop_null()[0].as_py()
+        return _no_number(name, first) or f"holds {column.type}; expected numbers"
+    for record, value in enumerate(column.to_pylist()):
+        if value is not None and not _is_numeral(value):
+            return (
+                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null where a record "
+                "has no score"
+            )
+    return str(_no_number(name, column.drop_null()[0].as_py()))
+
+
+def _no_number(name: str, value: Any) -> str | None:
+    """What a value of the score is instead of a number, and the remedy; None for a number."""
+    if isinstance(value, str) and _is_numeral(value):
+        return f"holds numbers as text, such as {value!r}; write them as numbers, without quotes"
+    if isinstance(value, Mapping):
+        fields = ", ".join(repr(f"{name}.{field}") for field in value)
+        return f"holds objects; name a field of theirs: {fields or 'they have none'}"
+    if isinstance(value, bool | str | list | bytes):
+        kind = {bool: "true and false", list: "lists"}.get(
+            type(value), f"text, such as {value[:40]!r}" if isinstance(value, str | bytes) else ""
+        )
+        return f"holds {kind}; expected a number for each record, or null where it has no score"
+    return None
+
+
+def _is_numeral(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
+    """How the rows of the file of scores are keyed, the column that tells it, and the column of scores.
+
+    Raises:
+        InputError: there is no such file, no key, no such column, or it does not hold numbers.
+    """
+    name = settings.curriculum.score
+    assert name is not None
+    if not path.is_file() or path.suffix.lower() != ".parquet":
+        what = "is no .parquet file" if path.is_file() else "does not exist"
+        raise InputError(
+            f"curriculum.path: {str(path)!r} {what}; expected a Parquet file with the column {name!r} and record_id, "
+            "doc_id or row"
+        )
+    schema, _ = read_schema(path)
+    if (times := schema.names.count(name)) != 1:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise InputError(
+            f"curriculum.path: {path} has {times or 'no'} column{'s' * (times > 1)} {name!r}; its columns are "
+            f"{columns}: name the one to follow in curriculum.score"
+        )
+    if not is_number(kind := schema.field(name).type):
+        raise InputError(
+            f"curriculum.path: the column {name!r} of {path} is of type {kind}; expected a number in each row: write "
+            "it as double"
+        )
+    return *key_column(path, schema, settings.input.id_field, "score"), name
+
+
+def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
+    """The scores of the records in the file at `path`, float64 (N,), NaN without a row.
+
+    Raises:
+        InputError: a row of no record, or two rows of one key with different scores.
+    """
+    keyed_by, key, column = _open_file(run.settings, path)
+    records = keyed_records(run, keyed_by, path)
+    numbers = np.full(int(records.key.max()) + 1, np.nan)
+    row_of = np.full(len(numbers), -1, np.int64)
+    for first, (keys, scores) in read_columns(path, (key, column), BLOCK):
+        record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
+        for at in np.flatnonzero(record < 0)[:1]:
+            raise InputError(
+                f"{path}: {key!r} is {keys[at].as_py()!r} in row {first + at}, which no record of the input has; "
+                "expected rows of its records: leave out that row, or check that the file belongs to this input"
+            )
+        place, values = records.key[record], _as_floats(scores)
+        # Of rows with one key the first counts, and the others must agree.
+        new, leads = np.unique(place, return_index=True)
+        fresh = row_of[new] < 0
+        row_of[new[fresh]], numbers[new[fresh]] = first + leads[fresh], values[leads[fresh]]
+        same = (numbers[place] == values) | (np.isnan(numbers[place]) & np.isnan(values))
+        for at in np.flatnonzero(~same)[:1]:
+            raise InputError(
+                f"{path}: rows {row_of[place[at]]} and {first + at} have the same {key} ({keys[at].as_py()!r}) and the "
+                f"scores {numbers[place[at]]:g} and {values[at]:g}; expected one score for each: leave out one of the "
+                "rows"
+            )
+    return np.append(numbers, np.nan)[records.key]
+
+
+def _file_key(run: Run) -> dict[str, Any]:
+    """The content of the file of scores, for the key: hashed again where its inode, size or times have changed."""
+    path = run.settings.curriculum.path
+    if path is None:
+        return {}
+    status, last = path.stat(), load_receipt(run.store, "scores")
+    state = [str(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    if "file" not in run.memo:
+        known = last.facts.get("file") if last else None
+        if known and known["state"] == state:
+            run.memo["file"] = known
+        else:
+            hashed = xxhash.xxh3_128()
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    hashed.update(block)
+            run.memo["file"] = {"state": state, "content": hashed.hexdigest()}
+    return {"file": run.memo["file"]["content"]}
+
+
+def _check_settings(run: Run) -> None:
+    """
+    Raises:
+        InputError: the file of scores cannot be used, or a first record has something else than a number.
+    """
+    chosen, last = run.settings.curriculum, load_receipt(run.store, "scores")
+    if chosen.path is not None:
+        _open_file(run.settings, chosen.path)
+    name = score_field(run.settings)
+    if name is None or (last and last.figures["score"] == name):
+        return
+    for record in islice(first_records(find_inputs(run.settings), [name]), PEEKED):
+        if fault := _no_number(name, record[name]):
+            raise InputError(f"curriculum.score: field {name!r} {fault}")
+
+
+def _notes(run: Run, numbers: np.ndarray) -> list[str]:
+    """What a person must know of the scores, float64 (N,), in sentences."""
+    name, notes = str(run.settings.curriculum.score), []
+    if infinite := int(np.isinf(numbers).sum()):
+        notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
+    if (np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any():
+        notes.append(
+            f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
+        )
+    if run.settings.curriculum.path is not None:
+        return notes
+    for found in find_inputs(run.settings):
+        has_field = any(record[name] is not None for record in islice(first_records([found], [name]), PEEKED))
+        if has_field and computed_score(run.settings):
+            notes.append(
+                f"{name} is computed, and the input's field {name!r} is not followed: rename it to follow it"
+            )
+            break
+        if not has_field and not computed_score(run.settings):
+            notes.append(f"the first {PEEKED} records of {found.files[0]} have no {name}")
+    return notes
 
 
 def _rank_records(run: Run) -> Made:
     settings, traits = run.settings, load_traits(run)
     name, numbers = settings.curriculum.score, _numbers(run)
-    missing = int(np.isnan(numbers).sum())
-    if len(numbers) - missing < FEWEST * len(numbers):
+    notes = _notes(run, numbers)
+    numbers = np.where(np.isinf(numbers), np.nan, numbers)
+    known = numbers[~np.isnan(numbers)]
+    missing = len(numbers) - len(known)
+    if len(known) < FEWEST * len(numbers) or not len(known):
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            "least half of them: give the others one, or name another score"
+            f"least half of them: {_remedy(settings)}, or name another score"
         )
-    known = numbers[~np.isnan(numbers)]
-    if len(known) and known.min() == known.max():
+    values, often = np.unique(known, return_counts=True)
+    if len(values) == 1:
         raise InputError(
             f"curriculum.score: {name!r} is {known[0]:g} in every record; expected scores that differ: name another, "
             "or remove curriculum.score"
@@ -92,17 +292,52 @@ def _rank_records(run: Run) -> Made:
         "score": name,
         "records": len(numbers),
         "missing": missing,
-        "distinct": len(np.unique(known)),
-        "lowest": float(known.min()) if len(known) else None,
-        "highest": float(known.max()) if len(known) else None,
+        "distinct": len(values),
+        "most_frequent": float(often.max() / len(known)),
+        "lowest": float(values[0]),
+        "highest": float(values[-1]),
     }
-    return Made({"scores": {"score": numbers, "rank": rank}}, figures=figures)
+    notes.insert(0, sentence(figures))
+    for note in notes:
+        run.progress.note(note)
+    facts = {"file": run.memo["file"]} if "file" in run.memo else {}
+    return Made(
+        {"scores": {"score": numbers, "rank": rank}}, facts=facts, figures={**figures, "notes": notes}
+    )
+
+
+def sentence(figures: Mapping[str, Any]) -> str:
+    """The scores in words, from the stage's figures."""
+    missing = f"; the {figures['missing']:,} others are spread evenly" if figures["missing"] else ""
+    tied = (
+        f", the most frequent in {figures['most_frequent']:.0%} of them"
+        if figures["most_frequent"] > TIED
+        else ""
+    )
+    return (
+        f"the order follows {figures['score']}: {figures['records'] - figures['missing']:,} of "
+        f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "
+        f"{figures['distinct']:,} different{tied}{missing}"
+    )
+
+
+def _remedy(settings: Settings) -> str:
+    """What gives more records a score."""
+    if settings.curriculum.path is not None:
+        return f"add rows to {settings.curriculum.path}"
+    shortest = {
+        "lexical_diversity": f"texts of fewer than {WINDOW} words have none",
+        "loss": "documents of one token have none",
+    }
+    return shortest.get(str(computed_score(settings)), "give the others one")
 
 
 def _scores_reads(settings: Settings) -> tuple[str, ...]:
-    named = {"difficulty": ("difficulty",)}.get(settings.curriculum.score or "", ())
-    fields = ("fields",) if score_field(settings) else ()
-    return ("raw_docs", "token_counts", "traits", *named, *fields)
+    computed = computed_score(settings)
+    stages = [COMPUTED[computed][0]] if computed else []
+    stages += ["fields"] if score_field(settings) else []
+    stages += ["ids"] if settings.curriculum.path is not None and settings.input.id_field else []
+    return tuple(dict.fromkeys(["raw_docs", "token_counts", "traits", *stages]))
 
 
 def _scores_settings(settings: Settings) -> dict[str, Any]:
@@ -112,12 +347,14 @@ def _scores_settings(settings: Settings) -> dict[str, Any]:
 SCORES = WholeCorpus(
     name="scores",
     version=1,
-    asset=False,
+    group="ordering",
     description="The scores that the curriculum follows.",
     reads=_scores_reads,
     settings=_scores_settings,
+    inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
     when=lambda settings: settings.needs_scores,
     content=("scores",),
+    check_settings=_check_settings,
     pace=(0.02, 0.0002),
     compute=_rank_records,
 )

@@ -30,6 +30,7 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, v
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.near_duplicates import near_reads
 from dagster_divorder.stages.mix.repeats import (
+    TrainingStream,
     load_stream,
     run_counter,
     stream_copies,
@@ -98,6 +99,24 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
     return sums
 
 
+def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) -> tuple[Items, Targets | None]:
+    """(the packed sequences as items without coordinates, their targets)."""
+    settings, traits = run.settings, stream.traits
+    names = sequence_traits(settings.order.traits)
+    if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
+        items = load_sequence_items(run, traits)
+        return items, sequence_targets(settings.order.targets, traits, names, items)
+    # Batches count records, so these are balanced as documents are: in tokens and in records.
+    items = document_items(
+        run_counter(run, stream.view)(packed),
+        {name: traits.codes[name][packed.document] for name in names},
+        settings.order.traits,
+        within=settings.order.within,
+        lengths=packed.length,
+    )
+    return items, document_targets(settings.order.targets, traits, names, items)
+
+
 class Sequences(NamedTuple):
     """Packed sequences to order: as items, and as a plan; copies int64 (N,), a number of each document of the plan,
     equal for copies (`stream_copies`), or None where copies do not matter; frozen: the number of consumed ones, which
@@ -112,22 +131,9 @@ class Sequences(NamedTuple):
 
 def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits, copies = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    copies = stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
-    names = sequence_traits(settings.order.traits)
-    if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
-        items = load_sequence_items(run, traits)
-        targets = sequence_targets(settings.order.targets, traits, names, items)
-    else:
-        # Batches count records, so these are balanced as documents are: in tokens and in records.
-        items = document_items(
-            run_counter(run, stream.view)(packed),
-            {name: traits.codes[name][packed.document] for name in names},
-            settings.order.traits,
-            within=settings.order.within,
-            lengths=packed.length,
-        )
-        targets = document_targets(settings.order.targets, traits, names, items)
+    items, targets = sequence_items(run, stream, packed)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     scores = sequence_scores(run, stream, packed)
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]

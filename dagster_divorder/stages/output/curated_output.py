@@ -47,7 +47,7 @@ from dagster_divorder.stages.mix.heldout_copies import (
     load_heldout,
     removed_lines,
 )
-from dagster_divorder.stages.mix.repeats import load_sources, stream_reads, stream_records, stream_view
+from dagster_divorder.stages.mix.repeats import load_mixing, stream_reads, stream_records, stream_view
 from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
@@ -298,11 +298,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
-        **(
-            {"mixing": {"trait": settings.mixed_trait, "values": load_sources(run)}}
-            if settings.repeats
-            else {}
-        ),
+        **({"mixing": load_mixing(run)} if settings.repeats else {}),
         "targets": settings.order.targets,
         "sequence": settings.sequence.model_dump(),
         "packing": {

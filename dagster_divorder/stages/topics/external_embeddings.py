@@ -13,7 +13,7 @@ document. Known weakness: vectors that were embedded anew and differ in their la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,13 @@ from dagster_divorder.corpus.vectors import (
 )
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.per_fragment import StoredFragment
-from dagster_divorder.pipeline.run import Run, ToBeMadeError
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.ids import IDS, id_hashes, own_ids
-from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.corpus.keyed_rows import first_of, keyed_records
 from dagster_divorder.stages.topics.components import kinds_of
-from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
+from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -249,8 +249,8 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     Raises:
         InputError: NaN or infinity, an id that comes again with another vector, documents without one.
     """
-    first_record = _first_of(view.document_row, view.document_rows)
-    record_of = _records(run, view, file, first_record)
+    first_record = first_of(view.document_row, view.document_rows)
+    records = keyed_records(run, file.keyed_by, file.path)
     row = np.full(view.document_rows, -1, np.int64)
     source = np.zeros(view.document_rows, np.uint64)
     copies: list[tuple[np.ndarray, np.ndarray]] = []
@@ -258,7 +258,7 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
-            record = record_of(block)
+            record = records.find(block.first, block.keys)
             document = np.where(record < 0, -1, view.document_row[record].astype(np.int64))
             unmatched += int((document < 0).sum())
             _check_finite(file, block, document >= 0)
@@ -301,54 +301,6 @@ def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> N
             f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, under "
             "which rows with NaN count as zero vectors"
         )
-
-
-def _first_of(codes: np.ndarray, size: int) -> np.ndarray:
-    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes without one, and for the code -1."""
-    first = np.full(size + 1, -1, np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return first
-
-
-def _records(
-    run: Run, view: View, file: VectorFile, first_record: np.ndarray
-) -> Callable[[Block], np.ndarray]:
-    """A function of a block: the input position of the record of each row, int64 (n,), -1 where there is none. A row
-    with a `doc_id` belongs to the document's first record."""
-    if file.keyed_by == "row":
-
-        def by_row(block: Block) -> np.ndarray:
-            for at in np.flatnonzero((block.keys < 0) | (block.keys >= len(view)))[:1]:
-                raise InputError(
-                    f"{file.path}: 'row' is {block.keys[at]} in row {block.first + at}; expected the number of a "
-                    f"record, 0 to {len(view) - 1:,}: number the records in input order from 0"
-                )
-            return block.keys
-
-        return by_row
-
-    index = IdIndex()
-    if file.keyed_by == "id":
-        if run.planning and IDS.missing(run, run.receipt("ids").key):
-            raise ToBeMadeError("ids")
-        records, hashes = id_hashes(run.files("ids"), view)
-        once, document = distinct(hashes), view.document_row[records]
-        shared = np.flatnonzero(document != document[once.first][once.inverse])
-        for at in shared[:1]:
-            raise InputError(
-                f"{file.path} is joined by {run.settings.input.id_field!r}, and {len(shared):,} records have an id "
-                f"that a record of another text has, the first {own_ids(run, records[[at]])[0]!r}; expected ids that "
-                "tell texts apart: make them unique, or join by record_id, as load_results(store).documents shows it"
-            )
-        index.add(hashes[once.first])
-        position = np.append(records[once.first], -1)
-    elif file.keyed_by == "doc_id":
-        index.add(document_ids(run.store, view))
-        position = first_record
-    else:
-        index.add(record_index(run, "id"))
-        position = _first_of(view.record_row, index.size)
-    return lambda block: position[index.find(block.keys)]
 
 
 EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(

@@ -30,11 +30,11 @@ Tile = tuple[str, str, str, Sequence[str]]
 def _along(measured: Mapping[str, Any]) -> list[Tile]:
     """Tiles of an order along a schedule. measured: figures of the stage `schedule`."""
     scale = measured["scales"]["sequences"]
-    if not (off := scale["deviation"]):
+    if not (off := scale["off"]):
         return []
-    ours, shuffled, alone = (fixed(off[name], 3) for name in ("asked", "shuffled", "achievable"))
+    ours, shuffled, alone = (fixed(off[name], 3) for name in ("achieved", "shuffled", "achievable"))
     others = [f"shuffled in windows {shuffled}", f"the schedule alone {alone}"]
-    tiles = [("Off the schedule", "of the ranking, a token on average", ours, others)]
+    tiles = [("Off the schedule", "of the ranking, on average", ours, others)]
     for trait in trait_names(scale):
         ours, shuffled, moved = (
             points(scale["traits"][trait][name]) for name in ("batch", "shuffled", "moved")

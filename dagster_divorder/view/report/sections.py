@@ -14,7 +14,7 @@ from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
@@ -247,8 +247,36 @@ def mix(data: Numbers) -> Section:
         "How often each record is trained on",
         f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
         "than its share is read again, as far apart as can be; one that has more is read in an even part.",
-        [table("The mix, planned and realised", rows)],
+        [table("The mix, planned and realised", rows), *_tiers(data.manifest["mixing"])],
     )
+
+
+def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
+    """How often the tiers of the second of `mixing.trait` are trained on, over all values of the first."""
+    tiers: dict[str, list[Mapping[str, Any]]] = {}
+    for row in mixing.get("tiers", ()):
+        tiers.setdefault(row["tier"], []).append(row)
+    if not tiers:
+        return []
+    rows = []
+    for tier in sorted(tiers, key=lambda name: (len(name), name)):
+        every = tiers[tier]
+        unique = sum(row["unique tokens"] for row in every)
+        planned = sum(row["unique tokens"] * row["planned epochs"] for row in every)
+        tokens, epochs = sum(row["tokens trained on"] for row in every), [row["epochs"] for row in every]
+        rows.append(
+            {
+                "tier": tier,
+                f"values of {mixing['trait']}": number(len(every)),
+                "tokens there are": number(unique),
+                "epochs planned": fixed(planned / max(1, unique), 2),
+                "epochs": fixed(tokens / max(1, unique), 2),
+                "lowest": fixed(min(epochs), 2),
+                "highest": fixed(max(epochs), 2),
+            }
+        )
+    caption = f"Tiers of {mixing['quality']} within each value of {mixing['trait']}, the worst first"
+    return [table(caption, rows)]
 
 
 def chosen(data: Numbers) -> Section:
@@ -720,6 +748,13 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
         ),
     ]
+    parts.append(
+        table(
+            "Held-out loss by schedule of the learning rate: of the last weights, of their average, and of their "
+            "exponential moving average (EMA); each less that of shuffled sequences",
+            schedule_rows(summary),
+        )
+    )
     if rates := rate_rows(summary):
         parts.append(table("Held-out loss by learning rate", rates))
     return Section(

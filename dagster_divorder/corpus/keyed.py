@@ -1,0 +1,135 @@
+"""Parquet files of the user's own whose rows belong to documents, by a key column.
+
+Letters: n rows of a block. The key column tells the document of each row: the records' own id, under the name of its
+field, `record_id` or `doc_id` (hexadecimal, as `load_results().documents` shows them) or `row`, the number of a record
+in input order. Rows of a file count from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from dagster_divorder.core.arrow import is_text
+from dagster_divorder.corpus.columns import as_id, may_hold_ids
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.ids import hash_all, words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KeyedBy = Literal["id", "record_id", "doc_id", "row"]
+KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
+"""Key columns, the preferred ones first. `id` stands for the records' own ids, whatever their field is called."""
+
+
+def read_schema(path: Path) -> tuple[pa.Schema, int]:
+    """(the columns of a Parquet file; its number of rows).
+
+    Raises:
+        InputError: it is no Parquet file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.schema_arrow, file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
+
+
+def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -> tuple[KeyedBy, str]:
+    """How the rows of a file are keyed, and the column that tells it. id_field: the field of the records' own ids.
+    what: the thing that a row holds, for messages.
+
+    Raises:
+        InputError: there is no such column, or it is of another type.
+    """
+    import pyarrow as pa
+
+    keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
+    keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
+    if keyed_by is None or key is None:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise InputError(
+            f"{path} has the columns {columns}; expected one that says whose {what} a row is: doc_id or record_id, "
+            "as load_results(store).documents shows them, row, the number of a record in input order from 0, or "
+            f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
+        )
+    if schema.names.count(key) > 1:
+        raise InputError(f"{path} has several columns {key!r}; rename all but the one that is meant")
+    kind = schema.field(key).type
+    text = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if keyed_by == "id" and not may_hold_ids(text):
+        raise InputError(
+            f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers, or bytes or UUIDs"
+        )
+    if keyed_by == "row" and not pa.types.is_integer(kind):
+        raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
+    if keyed_by in ("record_id", "doc_id") and not is_text(text):
+        raise InputError(
+            f"{path}: the column {key!r} is of type {kind}; expected strings of 32 hexadecimal digits"
+        )
+    return keyed_by, key
+
+
+def key_values(
+    path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
+) -> np.ndarray:
+    """Keys of consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own ids
+    the hashes of their text). what: the thing that a row holds, for messages.
+
+    Raises:
+        InputError: a key is null, or no id.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if (at := first_true(column.is_null())) >= 0:
+        raise InputError(
+            f"{path}: {key!r} is null in row {first + at}; expected to be told whose {what} that is: fill it in, or "
+            "leave out the row"
+        )
+    if keyed_by == "row":
+        return column.cast(pa.int64()).to_numpy()
+    if keyed_by == "id":
+        return words(hash_all(str(as_id(value)).encode() for value in column.to_pylist()))
+    text = column.cast(pa.large_string())
+    if (at := first_true(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
+        raise InputError(
+            f"{path}: {key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
+            "digits, as load_results(store).documents shows them"
+        )
+    return words(bytes.fromhex("".join(text.to_pylist())))
+
+
+def read_columns(
+    path: Path, columns: Sequence[str], block: int, rows: np.ndarray | None = None
+) -> Iterator[tuple[int, list[pa.Array]]]:
+    """(first row, columns) of at most `block` consecutive rows; with `rows`, int64 (n,), rising, only of row groups
+    that hold some of these."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = 0
+    try:
+        # Through a buffer: else a whole row group, often the whole file, is in memory.
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                end = first + file.metadata.row_group(group).num_rows
+                if rows is None or np.ptp(np.searchsorted(rows, [first, end])):
+                    for batch in file.iter_batches(block, [group], columns):
+                        yield first, batch.select(columns).columns
+                        first += len(batch)
+                first = end
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged after row {first}: {error}; write or copy it again") from error
+
+
+def first_true(flags: pa.BooleanArray) -> int:
+    """Position of the first true flag, -1 where none is true."""
+    return int(flags.index(True).as_py())

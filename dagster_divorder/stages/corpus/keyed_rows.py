@@ -1,0 +1,83 @@
+"""The records that rows of the user's own files belong to, by their keys (`corpus.keyed`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dagster_divorder.corpus.keyed import KeyedBy
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run, ToBeMadeError
+from dagster_divorder.stages.corpus.ids import IDS, id_hashes, own_ids
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.store.ids import IdIndex, distinct
+from dagster_divorder.store.sample import document_ids
+
+
+class KeyedRecords(NamedTuple):
+    """Which records have which key.
+
+    find: a function of (row, keys): the keys of consecutive rows of the file from `row` on, as `key_values` gives them;
+    it gives the first record with each key, int64 (n,), -1 where there is none. key: int64 (N,), records with equal
+    numbers have one key; -1 for a record without one.
+    """
+
+    find: Callable[[int, np.ndarray], np.ndarray]
+    key: np.ndarray
+
+
+def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
+    """The records of the view by a key. path: the file, for messages.
+
+    Raises:
+        InputError: records of several texts have one own id; the returned function, for a number of no record.
+    """
+    view = run.view
+    if keyed_by == "row":
+
+        def by_row(first: int, keys: np.ndarray) -> np.ndarray:
+            for at in np.flatnonzero((keys < 0) | (keys >= len(view)))[:1]:
+                raise InputError(
+                    f"{path}: 'row' is {keys[at]} in row {first + at}; expected the number of a record, 0 to "
+                    f"{len(view) - 1:,}: number the records in input order from 0"
+                )
+            return keys
+
+        return KeyedRecords(by_row, np.arange(len(view)))
+
+    index = IdIndex()
+    if keyed_by == "id":
+        if run.planning and IDS.missing(run, run.receipt("ids").key):
+            raise ToBeMadeError("ids")
+        records, hashes = id_hashes(run.files("ids"), view)
+        once, document = distinct(hashes), view.document_row[records]
+        shared = np.flatnonzero(document != document[once.first][once.inverse])
+        for at in shared[:1]:
+            raise InputError(
+                f"{path} is joined by {run.settings.input.id_field!r}, and {len(shared):,} records have an id that a "
+                f"record of another text has, the first {own_ids(run, records[[at]])[0]!r}; expected ids that tell "
+                "texts apart: make them unique, or join by record_id, as load_results(store).documents shows it"
+            )
+        index.add(hashes[once.first])
+        position = np.append(records[once.first], -1)
+        key = np.full(len(view), -1, np.int64)
+        key[records] = once.inverse
+    elif keyed_by == "doc_id":
+        index.add(document_ids(run.store, view))
+        key = view.document_row.astype(np.int64)
+        position = first_of(key, view.document_rows)
+    else:
+        index.add(record_index(run, "id"))
+        key = view.record_row.astype(np.int64)
+        position = first_of(key, index.size)
+    return KeyedRecords(lambda first, keys: position[index.find(keys)], key)
+
+
+def first_of(codes: np.ndarray, size: int) -> np.ndarray:
+    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes without one, and for the code -1."""
+    first = np.full(size + 1, -1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
