@@ -110,7 +110,7 @@ def _document_lap(run: Run, stream: TrainingStream) -> Lap:
     )
 
 
-def _scored_runs(
+def scored_runs(
     run: Run, stream: TrainingStream, document: np.ndarray, tokens: np.ndarray, indptr: np.ndarray
 ) -> ScoredRuns:
     """Runs of tokens of the stream's items, document int64 (Q,), with all traits and the source."""
@@ -144,11 +144,11 @@ def _measure_schedule(run: Run) -> Made:
 
     laps = sequence_laps(run, stream, packed)
     tokens = run_counter(run, stream.view)(packed)
-    runs = _scored_runs(run, stream, packed.document, tokens, packed.indptr)
+    runs = scored_runs(run, stream, packed.document, tokens, packed.indptr)
     scales = {"sequences": figures(runs, laps, of_sequences(settings.sequence.batch))}
     if settings.packing.packs:
         items = np.arange(len(counted))
-        runs = _scored_runs(run, stream, items, counted, np.arange(len(counted) + 1))
+        runs = scored_runs(run, stream, items, counted, np.arange(len(counted) + 1))
         batch = settings.sequence.batch * settings.sequence.length
         scales["documents"] = figures(runs, [_document_lap(run, stream)], of_tokens(batch))
     else:
