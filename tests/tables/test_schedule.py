@@ -165,7 +165,10 @@ def test_the_picture_shows_it() -> None:
         ({"score_window": 0}, "score_window is 0; expected a whole number of 1 or more"),
         ({"folds": 2}, "folds is no option of the shape 'rise'; it has none"),
         ({"shape": "saw", "fold": 2}, "fold is no option of the shape 'saw'; its options are .*'folds'"),
-        ({"shape": "fold", "folds": N + 1}, "folds is 3001, and there are 3000 items; expected 3000 at most"),
+        (
+            {"shape": "fold", "folds": N + 1},
+            "folds is 3001, and there are 3000 items to order; expected 3000",
+        ),
         ({"points": [(0, 0.1), (0.5, 0.9), (0.4, 1)]}, r"; progress is \[0.0, 0.5, 0.4\]; expected .* rise"),
         ({"points": [(0, 0.1), (1, 2)]}, "; rank is 2.0; expected a number from 0 to 1"),
         ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
