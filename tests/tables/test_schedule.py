@@ -10,9 +10,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.tables.kinds import KINDS, random_rows
 
 N = 3000
@@ -182,6 +185,73 @@ def test_the_picture_shows_it() -> None:
 def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         order(**arguments)
+
+
+SHAPES = st.one_of(
+    st.fixed_dictionaries({"shape": st.sampled_from(["rise", "fall"])}),
+    st.fixed_dictionaries(
+        {
+            "shape": st.sampled_from(["fold", "zigzag"]),
+            "folds": st.integers(1, 9),
+            "descending": st.booleans(),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "shape": st.sampled_from(["stair", "saw"]),
+            "sections": st.integers(1, 6),
+            "ratio": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+            "folds": st.integers(1, 5),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "shape": st.just("segment"),
+            "first": st.sampled_from([0.0, 0.1, 0.5]),
+            "last": st.sampled_from([0.0, 0.2, 0.5]),
+            "ends": st.sampled_from(["low-high", "high-low", "low-low", "high-high"]),
+        }
+    ),
+    st.lists(st.floats(0, 1), min_size=2, max_size=5).map(
+        lambda ranks: {"points": list(zip(np.linspace(0, 1, len(ranks)).tolist(), ranks, strict=True))}
+    ),
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.none() | st.floats(width=32) | st.sampled_from([0.0, 1.0])),
+        max_size=60,
+    ),
+    SHAPES,
+    st.sampled_from([1.0, 0.5, 0.0]),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from(["balanced", "random", "original", "f3", "stratified"]),
+    st.booleans(),
+)
+def test_the_order_is_a_permutation_or_refused(
+    rows: Any, shape: Any, strength: float, window: int | None, strategy: str, kept: bool
+) -> None:
+    table = {"source": [source for source, _ in rows], "quality": [score for _, score in rows]}
+    table["tokens"] = list(range(len(rows)))
+    arguments = {
+        **shape,
+        "strength": strength,
+        "score_window": window,
+        "strategy": strategy,
+        "keep": "source" if kept else (),
+        "batch": 4,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = order(table, **arguments)
+        except InputError as error:
+            assert "expected" in str(error)
+            return
+        assert sorted(made.tolist()) == list(range(len(rows)))
+        assert made.tolist() == order(table, **arguments).tolist()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
