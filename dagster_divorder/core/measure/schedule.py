@@ -38,6 +38,13 @@ POINTS = 100
 TENTHS = 10
 BANDS = (0.1, 0.9)
 """Quantiles of the ranks along the order."""
+FEWEST = 50
+"""Fewest sequences of which it can be told whether they follow a schedule."""
+TIMES, RANKS = 1.3, 0.01
+"""An order follows its schedule where it is at most so many times as far from it as window shuffles are, and so much of
+the ranking more."""
+REACHED = 0.15
+"""Largest distance of the plain order's tenths from the asked ranks, in the mean, at which a schedule can be had."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +258,24 @@ def measure_along(
         "along": along,
         "seam": [{"achieved": achieved, "asked": asked} for achieved, asked in jumps.tolist()],
     }
+
+
+def strays(scale: Mapping[str, Any]) -> bool:
+    """Whether an order with these figures of `measure_along` is farther from its schedule than window shuffles are."""
+    off, deviation = scale["off"], scale["deviation"]
+    pairs = (off["achieved"], off["shuffled"]), (deviation["asked"], deviation["shuffled"])
+    return any(ours > TIMES * shuffled + RANKS for ours, shuffled in pairs)
+
+
+def out_of_reach(scale: Mapping[str, Any], sequences: int) -> float | None:
+    """The mean distance of the plain order's tenths from the asked ranks, where that is more than REACHED and chance in
+    so many sequences; else None."""
+    asked, achievable = (
+        np.array(scale["curves"][name], np.float64).reshape(TENTHS, -1) for name in ("asked", "achievable")
+    )
+    gaps = np.abs(np.nanmean(achievable - asked, axis=1))
+    gap = float(gaps.mean())
+    return gap if gap > REACHED + 1.0 / np.sqrt(sequences) else None
 
 
 class _LapFigures(NamedTuple):
