@@ -157,6 +157,8 @@ def _not_sequences(run: Run, shape: Shape) -> str:
         return ""
     # Where records are neither packed nor cut, row i is the i-th sequence of the first epoch.
     alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
+    # Not where one schedule goes over all epochs: the records are written once.
+    alike = alike and run.settings.schedule_epochs == 1
     return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.along import quantiles_along
-from dagster_divorder.core.order.curricula import window_bounds
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_bounds
 from dagster_divorder.core.order.schedule import Pieces, asked_rank, due_times
 from dagster_divorder.core.rows import row_entries
 
@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 DRAWS = 4
-"""Window shuffles of the whole training, their laps together."""
+"""Window shuffles of the whole training."""
 POINTS = 100
 TENTHS = 10
 BANDS = (0.1, 0.9)
@@ -71,6 +71,14 @@ class Schedule(NamedTuple):
 
     pieces: Pieces
     strength: float
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Schedule:
+        """The schedule of the arguments of `core.order.order`."""
+        shape = arguments["strategy"]
+        given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
+        options = SHAPES[shape](**given).model_dump()
+        return cls(pieces_of(shape, options), options["strength"])
 
     def asked(self, progress: Floats) -> Floats:
         """The mean rank that is asked for at each progress, float64 (n,)."""
@@ -190,9 +198,15 @@ class _Stream:
 
 
 def measure_along(
-    runs: ScoredRuns, laps: Sequence[Lap], schedule: Schedule, edges: BatchEdges, *, seed: int = 0
+    runs: ScoredRuns,
+    laps: Sequence[Lap],
+    schedule: Schedule,
+    edges: BatchEdges,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> dict[str, Any]:
-    """Every figure of an order along its schedule, as plain values.
+    """Every figure of an order along its schedule, as plain values. draws: window shuffles, their laps together.
 
     curves: POINTS points along training; the mean rank asked, achievable (in the plain order) and achieved, the
         quantiles BANDS of the ranks (low, high), and the median score (raw).
@@ -205,7 +219,7 @@ def measure_along(
     seam: for each end of an epoch but the last, the rise of the mean rank over it, a window before to a window after:
         of the order (achieved) and of the schedule (asked).
     """
-    draws = max(1, DRAWS // len(laps))
+    draws = max(1, draws // len(laps))
     shares = {
         trait: np.bincount(codes, runs.tokens, values) / max(1, runs.tokens.sum())
         for trait, (codes, values) in runs.traits.items()

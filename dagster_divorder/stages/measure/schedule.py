@@ -28,7 +28,7 @@ from dagster_divorder.core.measure.schedule import (
     out_of_reach,
     strays,
 )
-from dagster_divorder.core.order.curricula import SHAPES, pieces_of
+from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.epochs import epoch_seed
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.order.traits import column_codes
@@ -57,15 +57,7 @@ def load_schedule(run: Run) -> dict[str, Any]:
 
 def asked_schedule(settings: Settings) -> Schedule:
     """What the curriculum asks for."""
-    return _schedule({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
-
-
-def _schedule(arguments: dict[str, Any]) -> Schedule:
-    """The schedule of the arguments of `core.order.order`."""
-    shape = arguments["strategy"]
-    given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
-    options = SHAPES[shape](**given).model_dump()
-    return Schedule(pieces_of(shape, options), options["strength"])
+    return Schedule.of({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
 
 
 def full_sequences(settings: Settings, packed: PackedSequences) -> np.ndarray:
@@ -102,7 +94,7 @@ def sequence_laps(
                 order,
                 scores,
                 counted,
-                _schedule(arguments),
+                Schedule.of(arguments),
                 window=arguments["window"],
                 batch=settings.sequence.batch,
                 begin=float(begin),
@@ -125,7 +117,7 @@ def _document_lap(run: Run, stream: TrainingStream) -> Lap:
         order[frozen:],
         scores,
         sizes,
-        _schedule(arguments),
+        Schedule.of(arguments),
         window=arguments["window"],
         batch=settings.sequence.batch,
         begin=float(sizes[order[:frozen]].sum() / max(1, sizes.sum())),
