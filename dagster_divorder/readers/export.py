@@ -147,9 +147,10 @@ class Export:
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches of the files, (first, end) each."""
-        # The first epoch lies in the files as it is read.
         straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
-        if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
+        straight = straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]
+        # Rows lie in the files as they are first read, so a row with its own number has no repeats before it.
+        if straight and (self._epochs is None or self._epochs[0, rows[-1]] == rows[-1]):
             return [(rows[0], rows[-1] + 1)]
         wanted = np.asarray(rows, np.int64)
         if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
+from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -172,6 +174,25 @@ def test_exports_hold_all_epochs_of_one_schedule(corpus: Path, make_settings: Ma
         tokens = np.asarray(row)[:length].tobytes()
         assert by_sequence.setdefault(sequence, tokens) == tokens
     assert len(set(by_sequence.values())) == len(names)
+    # A stretch that ends in the first epoch, behind a sequence that comes again there.
+    last = orders.shape[1] - 1
+    assert len(set(orders[0, :last].tolist())) < last
+    assert np.array_equal(export.block(range(last)).ids, np.stack([np.asarray(row) for row in rows[:last]]))
+
+
+@pytest.mark.parametrize("trainer", ["hf-trainer", "olmo-core", "megatron"])
+def test_a_trainer_that_shuffles_is_said_to_lose_the_curriculum(
+    corpus: Path, make_settings: Make, trainer: str
+) -> None:
+    settings = along(make_settings, epochs=2)
+    run_all(settings, Silent())
+    said = str(verify(settings, None, trainer))
+    off, nothing = map(
+        float, re.findall(r"([\d.]+) points off the plan's on average, and ([\d.]+) where", said)[0]
+    )
+    assert off > 0.8 * nothing > 10
+    assert f"by default: the mean rank of quality in a batch is {off}" in said
+    assert "at its best: the mean rank" not in said, "with its lines it reads the plan"
 
 
 def test_records_that_are_not_packed_are_all_in_the_output(corpus: Path, make_settings: Make) -> None:
