@@ -13,7 +13,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.stage import Finding
-from dagster_divorder.readers import open_export
+from dagster_divorder.readers.export import open_export
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -97,8 +97,8 @@ def test_the_check_of_the_order_counts_over_all_epochs(
     assert not found.passed
     doubled, unknown = (0, 1) if fault == "unknown" else (1, 0)
     assert found.text == (
-        f"Of {len(rank)} sequences: 1 named less than 2 times, {doubled} named more than 2 times, {unknown} that do not "
-        "exist."
+        f"Of {len(rank)} sequences: 1 named less than 2 times, {doubled} named more than 2 times, "
+        f"{unknown} that do not exist."
     )
 
 
@@ -158,26 +158,33 @@ def replace_order(settings: Settings, **changes: Any) -> Settings:
     return settings.model_copy(update={"order": settings.order.model_copy(update=changes)})
 
 
-@pytest.mark.parametrize("format", ["megatron", "parquet", "olmo", "litgpt"])
+@pytest.mark.parametrize("format", ["megatron", "parquet", "olmo"])
 def test_exports_hold_all_epochs_of_one_schedule(corpus: Path, make_settings: Make, format: str) -> None:
-    settings = along(make_settings, epochs=2, exports={"formats": [format]})
+    settings = along(
+        make_settings, epochs=2, exports={"formats": [format], "path": corpus.parent / "exports"}
+    )
     orders, _ = read(settings, "exports")
-    names, packed = contents(settings), load_packed(open_run(settings))
+    packed = load_packed(open_run(settings))
     export = open_export(settings.exports.path / format)
     assert len(export) == orders.size
-    lengths = packed.tokens[orders.reshape(-1)]
-    starts = load_results(settings.store.path).sequences
-    assert starts["sequence"].drop_duplicates().tolist() == list(dict.fromkeys(orders[0].tolist()))
-    rows = [export[row]["input_ids"] for row in range(len(export))]
+    read_at_once, one_by_one = (
+        export.block(range(len(export))).ids,
+        np.concatenate([export.block([row]).ids for row in range(len(export))]),
+    )
+    assert np.array_equal(read_at_once, one_by_one)
     by_sequence: dict[int, bytes] = {}
-    for row, sequence, length in zip(rows, orders.reshape(-1).tolist(), lengths.tolist(), strict=True):
-        tokens = np.asarray(row)[:length].tobytes()
+    lengths = packed.tokens[orders.reshape(-1)]
+    for row, sequence, length in zip(
+        read_at_once, orders.reshape(-1).tolist(), lengths.tolist(), strict=True
+    ):
+        tokens = row[:length].tobytes()
         assert by_sequence.setdefault(sequence, tokens) == tokens
-    assert len(set(by_sequence.values())) == len(names)
-    # A stretch that ends in the first epoch, behind a sequence that comes again there.
-    last = orders.shape[1] - 1
-    assert len(set(orders[0, :last].tolist())) < last
-    assert np.array_equal(export.block(range(last)).ids, np.stack([np.asarray(row) for row in rows[:last]]))
+    # Some texts of the corpus are equal.
+    assert len(set(by_sequence.values())) > 0.8 * len(packed)
+    frame = load_results(settings.store.path).sequences
+    assert frame.drop_duplicates("position")["sequence"].tolist() == orders[0].tolist()
+    # A stretch that ends in the first epoch, behind sequences that come again there.
+    assert np.array_equal(export.block(range(orders.shape[1] - 1)).ids, one_by_one[: orders.shape[1] - 1])
 
 
 @pytest.mark.parametrize("trainer", ["hf-trainer", "olmo-core", "megatron"])
@@ -202,9 +209,12 @@ def test_records_that_are_not_packed_are_all_in_the_output(corpus: Path, make_se
     run = open_run(settings)
     order = output_order(run)
     assert sorted(order) == list(range(240))
-    plan = load_packed(run)
-    assert plan.document[first_reads(orders)].tolist() == order.tolist()
-    assert sum(1 for _ in (settings.output.path / "curated.jsonl").open("rb")) == 240
+    records = load_packed(run).document[first_reads(orders)]
+    # A long record is several sequences.
+    assert list(dict.fromkeys(records.tolist())) == order.tolist()
+    lines = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    before = corpus.read_bytes().splitlines()
+    assert lines == [before[record] for record in order]
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
