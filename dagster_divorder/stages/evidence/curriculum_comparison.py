@@ -72,7 +72,9 @@ def _compare_curricula(run: Run) -> Made:
     # Compiles the kernels, which is no part of an order's time.
     few = slice(0, WARM_UP)
     order_sequences(
-        Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, 0, ranks[few]), _of_shape(settings, "rise"), None
+        Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, 0, ranks[few]),
+        _of_shape(settings, "rise"),
+        None,
     )
     rows = []
     with run.progress("comparing curricula", len(shapes), "shapes") as advance:
