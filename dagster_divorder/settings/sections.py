@@ -846,10 +846,21 @@ class Exports(_Section):
         return names
 
 
+def _compared_elsewhere(name: str) -> str:
+    if STRATEGIES[name].follows_score:
+        raise ValueError(
+            f"{name!r} is a schedule; set curriculum.score, and run divorder compare --curricula"
+        )
+    return name
+
+
+ComparedStrategy = Annotated[Strategy, AfterValidator(_compared_elsewhere)]
+
+
 class Comparison(_Section):
     """strategy_comparison: every pair of these orders."""
 
-    documents: tuple[Strategy, ...] = (
+    documents: tuple[ComparedStrategy, ...] = (
         "original",
         "random",
         "round_robin",
@@ -858,7 +869,7 @@ class Comparison(_Section):
         "balanced",
     )
     """Document orders that strategy_comparison runs."""
-    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
+    sequences: tuple[ComparedStrategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
 
 

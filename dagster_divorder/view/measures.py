@@ -129,8 +129,7 @@ MEASURES = {
     "off the schedule": Measure(
         "off the schedule, mean",
         partial(fixed, decimals=3),
-        "how far the mean rank by the score in a hundredth of training is from the one that is asked for; ranks go from "
-        "0 to 1",
+        "how far the mean rank by the score, from 0 to 1, is from the one that is asked for, in hundredths of training",
         ("off", "achieved"),
     ),
     "tokens off the schedule": Measure(

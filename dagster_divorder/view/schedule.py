@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import ALONG_SCHEDULE, IN_FULL_ONLY, MEASURES, TRAIT, Beside, at
 from dagster_divorder.view.words import clip, count, fixed, listed, number, percent, points
 
@@ -52,23 +53,19 @@ def sentences(measured: Measured) -> tuple[str, str]:
     if not traits:
         return f"This order follows {followed(measured)}.", "All of it is consumed already."
     balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
-    kept = (
-        f"keeps {listed(balanced)} nearer {'its' if len(balanced) == 1 else 'their'} mix at every point of it"
+    kept, nearer = (failed, "no nearer") if failed else (balanced, "nearer")
+    claim = (
+        f"This order follows {followed(measured)}, and keeps {listed([clip(trait) for trait in kept])} {nearer} the mix "
+        "at its points than a window shuffle does."
     )
-    claim = f"This order follows {followed(measured)}, and {kept} than a window shuffle does."
-    if failed:
-        claim = (
-            f"This order follows {followed(measured)}, and keeps {listed(failed)} no nearer the mix at a point of it "
-            "than a window shuffle does."
-        )
     off = scale["off"]
     trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
     ours = traits[trait]
     return claim, (
         f"Its mean rank is {fixed(off['achieved'], 3)} off the schedule, after a window shuffle "
         f"{fixed(off['shuffled'], 3)}, by the schedule alone {fixed(off['achievable'], 3)}. Batches are "
-        f"{points(ours['batch'])} % off the mix of {clip(trait)} at their point, after a window shuffle "
-        f"{points(ours['shuffled'])} %; the schedule itself moves it by {points(ours['moved'])} %."
+        f"{points(ours['batch'])}\u00a0% off the mix of {clip(trait)} at their point, after a window shuffle "
+        f"{points(ours['shuffled'])}\u00a0%; the schedule itself moves it by {points(ours['moved'])}\u00a0%."
     )
 
 
@@ -132,6 +129,16 @@ def meanings(*, in_full: bool = True) -> list[str]:
         *(line.replace(TRAIT, "a trait") for line in lines),
         f"{MOVED}: tokens that differ between the mix at a point of the schedule and the corpus's, whatever the order",
     ]
+
+
+def markdown(measured: Measured) -> str:
+    """Its tables and what they mean, in Markdown."""
+    tables = [
+        f"{items}, {title(measured)}\n\n{TextTable(rows(scale)).markdown()}"
+        for items, scale in measured["scales"].items()
+    ]
+    lines = [f"- {line}" for line in (*notes(measured), *meanings())]
+    return "\n\n".join([*tables, "\n".join(lines)])
 
 
 def trait_names(scale: Measured) -> Sequence[str]:

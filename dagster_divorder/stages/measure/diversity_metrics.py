@@ -67,6 +67,7 @@ from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_pa
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.view import schedule
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
     ALONG_SCHEDULE,
@@ -425,6 +426,8 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     if "picture" in receipt.files:
         file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
+    if verdict.schedule:
+        shown["schedule"] = Text(schedule.markdown(verdict.schedule))
     drift = Table(load_stationarity(run).rows())
     return {**shown, "drift": drift, "measures": Table(load_table(run))}
 
