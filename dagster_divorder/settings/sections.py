@@ -915,10 +915,9 @@ def trained_order(text: str) -> TrainedOrder:
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
             'sequences, such as "stratified/original"; each also with _apart behind it'
         )
-    for name in {documents, sequences} - {"curated"} | {sequences}:
-        if STRATEGIES[_known_strategy(name)].follows_score:
-            raise ValueError(f"{text!r} names {name!r}, a schedule of the plan's sequences; name it alone")
-    return TrainedOrder(documents, sequences, False)
+    if documents != "curated":
+        _known_strategy(documents)
+    return TrainedOrder(documents, _known_strategy(sequences), False)
 
 
 def shuffled_order(text: str) -> str:

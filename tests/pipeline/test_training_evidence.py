@@ -201,7 +201,7 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     assert shuffled[0][0] != shuffled[1][0] and shuffled[0][0] != shuffled[0][1]
     repeated = made.planned(TRAINED_ORDERS["repeated_shuffle"], 0)[1].tolist()
     assert repeated == [shuffled[0][0], shuffled[0][0]]
-    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True)
+    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True, "")
 
 
 def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Settings]) -> None:
@@ -209,7 +209,7 @@ def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Sett
     evidence = {"epochs": 1, "tokens": 6_000, "orders": ("fold", "fold_balanced", "rise_apart", "saw")}
     run = planned(settings(evidence, curriculum=curriculum))
     made, of = stage._Tokens.of(run), run.settings
-    lengths = made.stream.traits.counted[made.stream.record(made.plan.document)]
+    lengths = made.stream.traits.counted[made.plan.document]
     ranks = np.array([np.average(part) for part in np.split(lengths, made.plan.indptr[1:-1])])
     # Longer documents, longer ranks: the mean rank of a sequence follows their mean length.
     assert np.corrcoef(ranks.argsort().argsort(), made.ranks.argsort().argsort())[0, 1] > 0.9
@@ -429,8 +429,8 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("nope",), "'nope' is no order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
-        (("curated/saw",), "'curated/saw' names 'saw', a schedule of the plan's sequences; name it alone"),
-        (("saw/balanced",), "names 'saw', a schedule"),
+        (("curated/saw",), "'saw' is a schedule of a score"),
+        (("saw/balanced",), "'saw' is a schedule of a score"),
         (("saw_balanced",), "'saw_balanced', which follows a score; name one in curriculum.score"),
     ):
         with pytest.raises(ValueError, match=said):
