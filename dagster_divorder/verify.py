@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.measure import measure_packed
-from dagster_divorder.core.measure.stationarity import Stationarity, stationarity
+from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
@@ -22,7 +22,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -157,6 +157,8 @@ def _not_sequences(run: Run, shape: Shape) -> str:
         return ""
     # Where records are neither packed nor cut, row i is the i-th sequence of the first epoch.
     alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
+    # Not where one schedule goes over all epochs: the records are written once.
+    alike = alike and run.settings.schedule_epochs == 1
     return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 
@@ -357,11 +359,4 @@ def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stat
         whole=settings.whole_windows,
         counted=run_counter(run, stream.view)(packed),
     )
-    sample = load_sample(run, traits, sequences)
-    drift = stationarity(
-        features(run, traits, sample),
-        len(sample),
-        batch=settings.sequence.batch,
-        seed=settings.seed,
-    )
-    return figures.to_dict(), drift
+    return figures.to_dict(), drift_along(run, sequences)

@@ -67,7 +67,7 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.bin_edges import is_number, load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics import ari_comparison, k_calibration
@@ -391,7 +391,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
-    place[corpus.epochs[0]] = np.arange(len(place))
+    place[first_reads(corpus.epochs)] = np.arange(len(place))
     cards: dict[int, Card] = {}
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
