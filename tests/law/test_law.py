@@ -157,7 +157,7 @@ NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
     "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
-    *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
+    *("mixing.total_tokens", "mixing.max_repeats", "mixing.drop"),  # only with mixing.weights
     "input.source",
     *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.

@@ -114,9 +114,13 @@ BY_HAND: dict[str, list[Any]] = {
         *({"inside": "random"}, {"window": 0.5}, {"strength": 0.5}, {"f2_lambda": 1.0}, {"nope": 1}, []),
     ],
     "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
-    "mixing.trait": ["", "\0", "cluster", "length", "score", "nope", "const"],
+    "mixing.trait": [
+        *("", "\0", "cluster", "length", "score", "nope", "const", [], ["source"], ["source", "score", "odd"]),
+        *(["source", name] for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")),
+        ["cluster", "difficulty"],
+    ],
     "mixing.weights": [
-        *("natural", "sqrt", "unimax", "nope", "", *REAL),
+        *("natural", "sqrt", "unimax", "by_quality", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],
@@ -297,6 +301,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
         "input.source",
         ".total_tokens",
         ".max_repeats",
+        "mixing.drop",
         "selection.documents",
         "selection.tokens",
         "selection.min_quality",

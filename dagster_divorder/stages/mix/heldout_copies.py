@@ -69,7 +69,7 @@ def load_heldout(run: Run) -> Heldout:
     place = places(document_ids(run.store, view), ids)
     same = place >= 0
     heldout = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
-    traits, trait = load_traits(run), run.settings.mixing.trait
+    traits, trait = load_traits(run), run.settings.mixing.topic
     trained = np.unique(traits.codes[trait][~heldout.removed[view.document_row]])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
@@ -91,7 +91,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
-        view, traits, trait = run.view, load_traits(run), run.settings.mixing.trait
+        view, traits, trait = run.view, load_traits(run), run.settings.mixing.topic
         first = np.flatnonzero(view.copies == np.arange(len(view)))
         first = first[heldout.documents[view.document_row[first]]]
         names = pa.array(traits.names[trait], pa.large_string())
