@@ -115,8 +115,22 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": [
-        *("", "\0", "cluster", "length", "score", "nope", "const", [], ["source"], ["source", "score", "odd"]),
-        *(["source", name] for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")),
+        *(
+            "",
+            "\0",
+            "cluster",
+            "length",
+            "score",
+            "nope",
+            "const",
+            [],
+            ["source"],
+            ["source", "score", "odd"],
+        ),
+        *(
+            ["source", name]
+            for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")
+        ),
         ["cluster", "difficulty"],
     ],
     "mixing.weights": [
@@ -128,6 +142,17 @@ BY_HAND: dict[str, list[Any]] = {
     "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
     "evidence.orders": [[], ["nope"], ["nope/random"], ["curated"] * 2, ["stratified/nope"], ["curated/f3"]],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
+    "evidence.schedule": [
+        "cosine",
+        "constant",
+        "wsd",
+        [],
+        ["wsd"],
+        ["wsd", "cosine"],
+        ["wsd"] * 2,
+        "nope",
+        "",
+    ],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
