@@ -115,8 +115,22 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": [
-        *("", "\0", "cluster", "length", "score", "nope", "const", [], ["source"], ["source", "score", "odd"]),
-        *(["source", name] for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")),
+        *(
+            "",
+            "\0",
+            "cluster",
+            "length",
+            "score",
+            "nope",
+            "const",
+            [],
+            ["source"],
+            ["source", "score", "odd"],
+        ),
+        *(
+            ["source", name]
+            for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")
+        ),
         ["cluster", "difficulty"],
     ],
     "mixing.weights": [
@@ -126,7 +140,16 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "selection.alpha": [0.0, 1.0, 1.5, -1, math.nan, [], [0.0], [0.0, 0.5], [0.5, 0.5], "nope"],
     "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
-    "evidence.orders": [[], ["nope"], ["nope/random"], ["curated"] * 2, ["stratified/nope"], ["curated/f3"]],
+    "evidence.orders": [
+        [],
+        ["nope"],
+        ["nope/random"],
+        ["curated"] * 2,
+        ["stratified/nope"],
+        ["curated/f3"],
+        ["saw"],
+    ],
+    "evidence.schedule": ["cosine", "wsd", ["constant"], ["cosine", "wsd"], ["wsd"] * 2, [], "nope", 1],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.model": ["", "\0", "10M", "nope", "/dev/null"],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
