@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
@@ -161,14 +162,12 @@ class Results(AsTable):
 
         plan = self._last.arrays("packed_sequences", "plan")
         order = self._last.arrays("sequence_order", "order")["order"][0]
-        position = np.empty(len(order), dtype=np.int64)
-        position[order] = np.arange(len(order))
-        sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
-        columns = {name: plan[name] for name in ("document", "start", "length")}
+        runs, indptr = runs_in_order(plan["indptr"], order)
+        position = np.repeat(np.arange(len(order)), np.diff(indptr))
+        columns = {name: plan[name][runs] for name in ("document", "start", "length")}
         if (records := self._stream_records()) is not None:
-            columns["document"] = records[plan["document"]]
-        frame = pd.DataFrame({"position": position[sequence], "sequence": sequence, **columns})
-        return frame.sort_values("position", kind="stable", ignore_index=True)
+            columns["document"] = records[columns["document"]]
+        return pd.DataFrame({"position": position, "sequence": order[position], **columns})
 
     @property
     def base_model(self) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -41,6 +42,8 @@ def test_the_code_about_tables_runs(
     (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", PAGE)
     title = capsys.readouterr().out.splitlines()[0]
     assert re.sub(r"^[\d,]+ rows", "", title) == shown[1]
+
+    assert pd.Series(table["difficulty"].to_numpy()[names["along"]]).corr(pd.Series(range(len(table)))) > 0.9
 
     asyncio = (table["module"] == "asyncio").to_numpy()[names["ranks"]]
     share = np.add.reduceat(asyncio * table["words"].to_numpy()[names["ranks"]], [0, len(table) // 2])

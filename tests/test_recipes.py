@@ -180,6 +180,17 @@ def targets(case: Case) -> None:
     assert "from what can be had" in summary
 
 
+@recipe("My records have a score, and the best should come last")
+def curriculum(case: Case) -> None:
+    # The records' own order is their quality.
+    scored = [record | {"quality": at} for at, record in enumerate(records_of(0, 40))]
+    write_jsonl(case.folder / "in/docs-0.jsonl", scored)
+    results = case.run(*case.recipe)
+    place = results.documents["position"].to_numpy()
+    assert np.corrcoef(place, np.arange(len(place)))[0, 1] > 0.9
+    assert "follows quality along rise" in case.divorder("summary")
+
+
 @recipe("I append data every day")
 def appending(case: Case) -> None:
     clusters = case.run(*case.recipe).documents["cluster"].tolist()

@@ -1,4 +1,4 @@
-"""docs/tutorial.md and docs/chats.md, command by command as they stand there, on fewer documents; links of pages."""
+"""docs/tutorial.md, docs/chats.md and docs/curricula.md, command by command as they stand there, on fewer documents; links of pages."""
 
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ def commands(page: str, documents: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("tutorial", "train.py", 600, tmp_path_factory)
+    return run_page("tutorial", ("train.py",), 600, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("chats", "sft.py", 300, tmp_path_factory)
+    return run_page("chats", ("sft.py",), 300, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def said_of_curricula(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page("curricula", ("quality.py", "along.py"), 900, tmp_path_factory)
 
 
 def run_page(
-    name: str, script: str, documents: int, tmp_path_factory: pytest.TempPathFactory
+    name: str, scripts: tuple[str, ...], documents: int, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """What each command printed, run in their order in one shell's folder; a command that comes again has a number.
-    script: the name of the page's first block of Python."""
+    scripts: the names of the page's blocks of Python."""
     page = (ROOT / f"docs/{name}.md").read_text()
     folder = tmp_path_factory.mktemp("clone")
     (folder / "data").symlink_to(ROOT / "data")
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
-    (folder / script).write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    for script, text in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.S), strict=True):
+        (folder / script).write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -88,13 +94,27 @@ def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
     assert len(losses) == 3 and all(0 < float(loss) < 20 for loss in losses)
 
 
+def test_the_page_about_curricula_is_true(said_of_curricula: dict[str, str]) -> None:
+    told = said_of_curricula["divorder run"]
+    assert "This order follows quality along saw" in told and "have no quality: spread evenly" in told
+    nearer = re.findall(r"^batch TV there of (\w+), % +([\d.]+) +([\d.]+)", told, re.M)
+    assert [trait for trait, *_ in nearer] == ["cluster", "length", "source"]
+    assert all(float(ours) < float(theirs) for _, ours, theirs in nearer)
+    shapes = re.findall(r"^(\w+) +(shuffled|balanced) ", said_of_curricula["divorder compare --curricula"], re.M)
+    page = (ROOT / "docs/curricula.md").read_text()
+    assert [shape for shape, _ in shapes[::2]] == re.findall(r"^\| `(\w+)` \| ", page, re.M)
+    assert "balanced along fold of quality" in said_of_curricula["python along.py"]
+    assert "Traceback" not in "".join(said_of_curricula.values())
+    assert page.count("\n") <= 160
+
+
 def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:
     job = said["dagster job execute -j curate -m dagster_divorder.definitions"]
     assert "RUN_SUCCESS" in job
     assert "training the bootstrap model" not in job
 
 
-@pytest.mark.parametrize("page", ["tutorial", "recipes", "chats"])
+@pytest.mark.parametrize("page", ["tutorial", "recipes", "chats", "curricula"])
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / f"docs/{page}.md").read_text()):
         assert (ROOT / "docs" / target).exists(), target

@@ -94,3 +94,52 @@ AFFIXES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 """Special tokens around a text, as models of these kinds have them."""
 
 MakeModel = Callable[..., Path]
+
+
+Folders = Callable[[str], Path]
+"""From a kind of checkpoint to its folder."""
+
+CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3": ("qwen3", {}),
+    "gpt2": ("gpt2", {}),
+    "mixtral": ("mixtral", {}),
+}
+"""Shapes of models: scales of heads, biases, one matrix for queries, keys and values, experts."""
+
+
+def causal_checkpoints(folder: Path) -> Folders:
+    """Checkpoints in a folder by kind (one of CAUSAL, or `bootstrap`), each made once."""
+    save_tokenizer(folder / "tokenizer")
+
+    def make(kind: str) -> Path:
+        name, changes = CAUSAL[kind]
+        made = save_model(folder / kind, name, tie_word_embeddings=True, **changes)
+        for file in (folder / "tokenizer").iterdir():
+            (made / file.name).write_bytes(file.read_bytes())
+        return made
+
+    def decode() -> Path:
+        import numpy as np
+
+        from dagster_divorder.models import bootstrap, decoder
+        from dagster_divorder.models.tokenize import load_encoder
+
+        base = folder / "base"
+        bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
+        encoder = load_encoder(base)
+        ids, lengths = encoder.encode(TEXTS)
+        pairs = decoder.plan(lengths, 4000)
+        begins = (np.cumsum(lengths) - lengths)[pairs.document][:, None] + pairs.begin
+        spans = zip(begins.ravel().tolist(), np.repeat(pairs.length, 2).tolist(), strict=True)
+        ids = np.concatenate([ids[begin : begin + length] for begin, length in spans])
+        decoder.train(base, folder / "bootstrap", np.ones(encoder.vocab_size, np.float32), pairs, ids)
+        return folder / "bootstrap"
+
+    def get(kind: str) -> Path:
+        if not (folder / kind).exists():
+            decode() if kind == "bootstrap" else make(kind)
+        return folder / kind
+
+    return get

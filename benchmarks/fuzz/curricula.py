@@ -175,6 +175,15 @@ class Curricula(History):
             return super().written()
         return [orjson.dumps(row) for row in pq.read_table(self.folder / "out/curated.parquet").to_pylist()]
 
+    def check_sequences(self, plan: pd.DataFrame, sequences: np.ndarray) -> None:
+        chosen = self.settings().curriculum
+        if not (chosen.on and chosen.epochs == "together"):
+            super().check_sequences(plan, sequences)
+            return
+        sizes = plan.groupby("sequence").length.sum()
+        times = np.bincount(sequences.reshape(-1), minlength=len(sizes))
+        assert (times == len(sequences)).all(), "a sequence comes too often, or too seldom"
+
     def check_training(
         self, documents: pd.DataFrame, plan: pd.DataFrame, order: np.ndarray, sequences: np.ndarray
     ) -> None:

@@ -1,12 +1,13 @@
 """Random histories of tiny corpora over everything that decides what is trained on, and where: nothing is lost.
 
 A history draws a corpus of 6 to 40 records, and settings: the mix, the held-out set, the choice, copies kept apart,
-the packer, pieces, strategies, shards, epochs. Then, step by step, records are appended, edited, deleted, moved and
+the packer, pieces, strategies, shards, epochs, the curriculum. Then, step by step, records are appended, edited, deleted, moved and
 duplicated, settings change, a trainer consumes a part of the output (`order.frozen_tokens`), records are cut. After
 each run:
 
 - the order has every record as often as `repeats` says, and the output is its lines in that order;
-- every token of these is in one sequence, but for those of cut records, and every epoch reads every sequence once;
+- every token of these is in one sequence, but for those of cut records, and every epoch reads every sequence once, or
+  all epochs together as often as there are epochs where one schedule goes over them;
 - what is consumed stands first, as it was;
 - no text that is held out is trained on, nor a record that is not chosen, unless it is consumed.
 
@@ -74,6 +75,8 @@ class History:
 
     def __init__(self, number: int, folder: Path) -> None:
         self.draw, self.folder = random.Random(number), folder
+        # Of its own, so that the curriculum changes no other draw.
+        self.draw_along = random.Random(-1 - number)
         self.made = 0
         self.records: list[Any] = []
         self.append(self.draw.choice([6, 10, 20, 40]))
@@ -180,6 +183,28 @@ class History:
                 "strategy": draw.choice(STRATEGIES[:5]),
             },
             "seed": {"": draw.choice([0, 1])},
+            "curriculum": self.draw_curriculum(),
+        }
+
+    def draw_curriculum(self) -> dict[str, Any]:
+        draw = self.draw_along
+        if draw.random() < 0.6:
+            return {}
+        options: dict[str, list[dict[str, Any]]] = {
+            **dict.fromkeys(("rise", "fall"), [{}]),
+            **dict.fromkeys(("fold", "zigzag"), [{"folds": 2}, {"folds": 3, "descending": True}]),
+            **dict.fromkeys(("stair", "saw"), [{}, {"sections": 2, "ratio": 0.1}]),
+            "segment": [{}, {"first": 0.3, "ends": "high-high"}],
+        }
+        shape = draw.choice(sorted(options))
+        points = draw.choice([None, None, None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))])
+        return {
+            "score": draw.choice(["good", "good", "length", "difficulty"]),
+            **({"points": points} if points else {"shape": shape, "options": draw.choice(options[shape])}),
+            "strength": draw.choice([1.0, 1.0, 0.5]),
+            "window": draw.choice([None, 1, 2]),
+            "keep": draw.choice([(), (), ("source",), ("cluster", "length")]),
+            "epochs": draw.choice(["together", "each"]),
         }
 
     def change_the_settings(self) -> None:
@@ -213,6 +238,11 @@ class History:
         for source in ({name: of for name, of in self.sections.items() if name != "seed"}, sections):
             for name, values in source.items():
                 base[name] = base.get(name, {}) | values
+        if base["curriculum"]:
+            # Shards, and traits that are not balanced, are refused beside one.
+            base["order"] = base["order"] | {"shards_of": 10_000_000}
+            kept = tuple(trait for trait in base["curriculum"]["keep"] if trait in base["order"]["traits"])
+            base["curriculum"] = base["curriculum"] | {"keep": kept}
         return Settings(seed=seed, **base)
 
     # What a trainer reads ------------------------------------------------------------------------------------------
@@ -316,8 +346,10 @@ class History:
     def check_sequences(self, plan: pd.DataFrame, sequences: np.ndarray) -> None:
         sizes, settings = plan.groupby("sequence").length.sum(), self.settings()
         assert (sizes <= settings.sequence.length).all()
-        for epoch in sequences:
-            assert sorted(epoch.tolist()) == list(range(len(sizes))), "an epoch is no permutation"
+        together = settings.schedule_epochs > 1
+        for reads in sequences.reshape(1, -1) if together else sequences:
+            times = np.bincount(reads, minlength=len(sizes))
+            assert (times == settings.schedule_epochs).all(), "an epoch is no permutation"
 
     def check_training(
         self, documents: pd.DataFrame, plan: pd.DataFrame, order: np.ndarray, sequences: np.ndarray

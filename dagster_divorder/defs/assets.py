@@ -38,7 +38,7 @@ def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) 
         description=stage.description,
         group_name=group,
         kinds=set(stage.kinds_under(settings)),
-        check_specs=check_specs(stage),
+        check_specs=check_specs(stage, settings),
         # Steps run one after another: evidence waits for the output.
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},
     )

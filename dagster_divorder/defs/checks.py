@@ -15,13 +15,14 @@ from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 
 
-def check_specs(stage: Stage) -> list[dg.AssetCheckSpec]:
-    """An asset check for every check of a stage."""
+def check_specs(stage: Stage, settings: Settings) -> list[dg.AssetCheckSpec]:
+    """An asset check for every check of a stage under these settings."""
     return [
         dg.AssetCheckSpec(
             check.name, asset=stage.name, description=check.description, blocking=check.blocking
         )
         for check in stage.checks
+        if check.when(settings)
     ]
 
 

@@ -43,7 +43,8 @@ SHORTEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Stretches of documents that a model sees at once: `document` row, first token `start`, `length`; int64 (W,).
+    """Stretches of documents that a model sees at once: `document` row, first token `start`, `length`, and `context`,
+    the first of its tokens that the window before holds too; int64 (W,).
 
     The windows of a document stand together, in its own order.
     """
@@ -51,19 +52,26 @@ class Windows:
     document: NDArray[np.int64]
     start: NDArray[np.int64]
     length: NDArray[np.int64]
+    context: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.document)
 
 
-def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Windows:
+def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool, overlap: float = 0.0) -> Windows:
     """Windows of at most `room` tokens of documents of `lengths` tokens, (n,): with `chunk` all of a document, else its
-    first. A document without tokens has none."""
+    first. A document without tokens has none. overlap: the share of `room` that a window has from the one before."""
     lengths = np.asarray(lengths, dtype=np.int64)
-    count = -(-lengths // room) if chunk else np.minimum(lengths, 1)
+    shared = min(room - 1, int(overlap * room))
+    step = room - shared
+    later = np.maximum(lengths - room, 0) if chunk else np.zeros_like(lengths)
+    count = np.minimum(lengths, 1) - (-later // step)
     document = np.repeat(np.arange(len(lengths)), count)
-    start = (np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)) * room
-    return Windows(document, start, np.minimum(lengths[document] - start, room))
+    place = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)
+    start = place * step
+    return Windows(
+        document, start, np.minimum(lengths[document] - start, room), np.where(place > 0, shared, 0)
+    )
 
 
 def batch_end(lengths: NDArray[np.int64], begin: int, budget: float, square: float = math.inf) -> int:

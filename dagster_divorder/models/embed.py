@@ -96,20 +96,24 @@ class Embedder:
         ids: NDArray[np.unsignedinteger],
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
+        counted: NDArray[np.bool_] | None = None,
     ) -> Embedded:
         """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
+        counted: bool (T,), the tokens that count for a model of `counts_tokens`; None for all.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
             OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
-        windows = cut_windows(lengths, self.model.spec.room, chunk=self.chunk)
+        model = self.model
+        windows = cut_windows(lengths, model.spec.room, chunk=self.chunk, overlap=model.overlap)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        run = _ForwardPasses(self, ids, starts[windows.document] + windows.start, windows.length, advance)
-        on_cpu = self.model.spec.device == "cpu"
+        begin = starts[windows.document] + windows.start
+        run = _ForwardPasses(self, ids, counted, begin, windows.length, windows.context, advance)
+        on_cpu = model.spec.device == "cpu"
         with quiet(), torch_threads(self.threads) if on_cpu else nullcontext():
             of_windows = run.vectors()
-        vectors = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
+        vectors = np.zeros((len(lengths), model.dims), dtype=np.float32)
         if len(windows):
             tokens_read = np.bincount(windows.document, windows.length, minlength=len(lengths))
             shares = (windows.length / tokens_read[windows.document])[:, None].astype(np.float32)
@@ -185,12 +189,15 @@ def _measure_gpu(model: Model) -> Budget:
 
 @dataclass
 class _ForwardPasses:
-    """One call of `embed`. begin, length: (W,), where the windows begin in `ids`, and their tokens."""
+    """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many of
+    the first of these the window before holds too."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]
+    counted: NDArray[np.bool_] | None
     begin: NDArray[np.int64]
     length: NDArray[np.int64]
+    context: NDArray[np.int64]
     advance: Callable[[int], object]
 
     def __post_init__(self) -> None:
@@ -217,7 +224,8 @@ class _ForwardPasses:
                     if end < stop:
                         todo.appendleft((end, stop))
                     rows = order[begin:end]
-                    future = threads.submit(self._forward, self.begin[rows], self.length[rows])
+                    windows = self.begin[rows], self.length[rows], self.context[rows]
+                    future = threads.submit(self._forward, *windows)
                     waiting.append((begin, end, future))
                 begin, end, future = waiting.popleft()
                 rows = order[begin:end]
@@ -231,9 +239,9 @@ class _ForwardPasses:
                         todo.appendleft((begin, end))
                         continue
                     window = int(rows[0])
-                    vectors = self._in_parts(window, int(self.begin[window]), int(self.length[window]))[None]
+                    vectors = self._whole(window)[None]
                 batches.append((rows, vectors))
-                self.advance(int(self.length[rows].sum()))
+                self.advance(int((self.length - self.context)[rows].sum()))
         pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
         for rows, vectors in batches:
             # Only here does anything wait for the GPU, so that it is fed without a pause.
@@ -241,7 +249,9 @@ class _ForwardPasses:
         self._repair(pooled)
         return pooled
 
-    def _forward(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
+    def _forward(
+        self, begin: NDArray[np.int64], length: NDArray[np.int64], context: NDArray[np.int64]
+    ) -> torch.Tensor | None:
         """Vectors of a batch, (B, D), None if memory ran out. Runs in a lane."""
         lengths = length + self.added
         ids = np.full((len(begin), int(lengths.max())), self.spec.pad, dtype=np.int64)
@@ -252,8 +262,9 @@ class _ForwardPasses:
             row[first + count : self.added + count] = self.spec.suffix
         if self.embedder.hard_limit is not None and len(ids) == 1 and ids.size > self.embedder.hard_limit:
             return None
+        counted = [self._marks(ids.shape, begin, length, context)] if self.model.counts_tokens else []
         try:
-            return self.model(ids, lengths)
+            return self.model(ids, lengths, *counted)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -262,6 +273,23 @@ class _ForwardPasses:
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.spec.device)
         return None
+
+    def _marks(
+        self,
+        shape: tuple[int, ...],
+        begin: NDArray[np.int64],
+        length: NDArray[np.int64],
+        context: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """The tokens of a batch that count, bool (B, L)."""
+        marks, first = np.zeros(shape, bool), len(self.spec.prefix)
+        for row, at, count, seen in zip(
+            marks, begin.tolist(), length.tolist(), context.tolist(), strict=True
+        ):
+            row[first + seen : first + count] = (
+                True if self.counted is None else self.counted[at + seen : at + count]
+            )
+        return marks
 
     def _shrink(self, failed: int) -> None:
         """Notes a batch of so many positions that did not fit."""
@@ -277,10 +305,16 @@ class _ForwardPasses:
             self.embedder.positions_now = min(2 * self.embedder.positions_now, self.embedder.budget.positions)
             self.embedder.fits_in_a_row = 0
 
-    def _in_parts(self, window: int, begin: int, length: int) -> NDArray[np.float32]:
+    def _whole(self, window: int) -> NDArray[np.float32]:
+        """The vector (D,) of a window."""
+        return self._in_parts(
+            window, *(int(each[window]) for each in (self.begin, self.length, self.context))
+        )
+
+    def _in_parts(self, window: int, begin: int, length: int, context: int) -> NDArray[np.float32]:
         """The vector (D,) of a window, or of a part of it, `length` ids from `begin` on; the token-weighted mean of its
-        halves if it does not fit at once."""
-        vectors = self._forward(np.array([begin]), np.array([length]))
+        halves if it does not fit at once. context: how many of the first ids do not count."""
+        vectors = self._forward(np.array([begin]), np.array([length]), np.array([context]))
         if vectors is not None:
             self._count(np.array([length + self.added]))
             return vectors[0].cpu().numpy()
@@ -292,8 +326,8 @@ class _ForwardPasses:
         self._shrink(length + self.added)
         self.cut[window] = True
         half = (length + 1) // 2
-        first = self._in_parts(window, begin, half)
-        second = self._in_parts(window, begin + half, length - half)
+        first = self._in_parts(window, begin, half, min(context, half))
+        second = self._in_parts(window, begin + half, length - half, max(0, context - half))
         return (half * first + (length - half) * second) / np.float32(length)
 
     def _repair(self, pooled: NDArray[np.float32]) -> None:
@@ -304,7 +338,7 @@ class _ForwardPasses:
         try:
             with self.model.in_float32():
                 for window in broken.tolist():
-                    pooled[window] = self._in_parts(window, int(self.begin[window]), int(self.length[window]))
+                    pooled[window] = self._whole(window)
         except OutOfMemory:
             raise
         except Exception as error:

@@ -18,11 +18,12 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
 
 
-def all_checks(graph: Graph) -> Iterator[tuple[Stage, Check]]:
-    """Every check with its stage, in the order of the stages."""
+def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]]:
+    """Every check of these settings with its stage, in the order of the stages."""
     for stage in graph.values():
         for check in stage.checks:
-            yield stage, check
+            if check.when(settings):
+                yield stage, check
 
 
 def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
@@ -32,7 +33,9 @@ def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> di
         MissingStageError: there is no result under these settings.
         StoreError: the store cannot be read, or is in use where `store.wait` is false.
     """
-    checks = [(claimer, check) for claimer, check in all_checks(graph) if stage in (None, claimer.name)]
+    checks = [
+        (claimer, check) for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)
+    ]
     if not checks:
         return {}
     store = store_of(settings.store)

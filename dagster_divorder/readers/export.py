@@ -147,8 +147,8 @@ class Export:
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches of the files, (first, end) each."""
-        # The first epoch lies in the files as it is read.
         straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
+        straight = straight and self._first_lies_as_read
         if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
             return [(rows[0], rows[-1] + 1)]
         wanted = np.asarray(rows, np.int64)
@@ -157,6 +157,11 @@ class Export:
         file_rows = self._in_file(wanted)
         cuts = [0, *(np.flatnonzero(np.diff(file_rows) != 1) + 1).tolist(), len(file_rows)]
         return [(int(file_rows[begin]), int(file_rows[begin]) + end - begin) for begin, end in pairwise(cuts)]
+
+    @cached_property
+    def _first_lies_as_read(self) -> bool:
+        """Whether the first epoch lies in the files as it is read; not where one schedule goes over all epochs."""
+        return self._epochs is None or np.array_equal(self._epochs[0], np.arange(self._epochs.shape[1]))
 
     def _in_file(self, rows: np.ndarray) -> np.ndarray:
         """Row of the plan's order -> row of the files, int64."""

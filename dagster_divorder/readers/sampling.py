@@ -49,7 +49,8 @@ class BalancedSampler(Sampler[int]):
         itself, or any table with a row for each of its items: `{"topic": topics}`. It is read once and not kept.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
     epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
-        go through a loader once.
+        go through a loader once. An iteration along a score passes its schedule once: a row comes E times in it, again
+        soon.
 
     After an iteration that was read to its end the next epoch follows. `set_epoch` sets any other; its order does not
     depend on what was read before.
@@ -76,7 +77,7 @@ class BalancedSampler(Sampler[int]):
             raise InputError("batch is called batch_size here; give that alone")
         from dagster_divorder.tables.ordering import table_epochs
 
-        self._planned = table_epochs(table, by, batch=self.batch, **arguments)
+        self._planned = table_epochs(table, by, batch=self.batch, epochs=self.epochs, **arguments)
         self._order = self._planned.first
         self._epoch_kept = 0
         self.rows = len(self._order)

@@ -221,14 +221,20 @@ class Settings(BaseModel):
         }
 
     def curriculum_window(self, tokens: int) -> float:
-        """The share of training in which an item may move, of `tokens` in all."""
-        batch = self.sequence.batch * self.sequence.length / max(1, tokens)
+        """The share of a schedule in which an item may move. tokens: of all items."""
+        batch = self.sequence.batch * self.sequence.length / max(1, tokens * self.schedule_epochs)
         return window_share(self.curriculum.window, batch)
 
     @property
     def needs_scores(self) -> bool:
         """Whether records have scores: the orders follow them, or at strength 0 those that evidence compares."""
         return self.curriculum.score is not None
+
+    @property
+    def schedule_epochs(self) -> int:
+        """The epochs that one schedule goes over."""
+        together = self.curriculum.on and self.curriculum.epochs == "together"
+        return self.sequence.epochs if together else 1
 
     @property
     def curriculum_key(self) -> dict[str, Any]:
@@ -239,8 +245,7 @@ class Settings(BaseModel):
         options = STRATEGIES[chosen.form].with_options(**chosen.shape_options).options
         kept = {name: value for name, value in options.items() if name not in ("inside", "window")}
         batch = [self.sequence.batch, self.sequence.length]
-        epochs = chosen.epochs if self.sequence.epochs > 1 else None
-        return {"curriculum": [chosen.form, kept, chosen.window, batch, epochs]}
+        return {"curriculum": [chosen.form, kept, chosen.window, batch, self.schedule_epochs]}
 
     def strategy_key(self, name: str) -> dict[str, Any]:
         """What decides a strategy's orders: its options, and its version above 1."""

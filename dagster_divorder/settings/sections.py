@@ -846,10 +846,21 @@ class Exports(_Section):
         return names
 
 
+def _compared_elsewhere(name: str) -> str:
+    if STRATEGIES[name].follows_score:
+        raise ValueError(
+            f"{name!r} is a schedule; set curriculum.score, and run divorder compare --curricula"
+        )
+    return name
+
+
+ComparedStrategy = Annotated[Strategy, AfterValidator(_compared_elsewhere)]
+
+
 class Comparison(_Section):
     """strategy_comparison: every pair of these orders."""
 
-    documents: tuple[Strategy, ...] = (
+    documents: tuple[ComparedStrategy, ...] = (
         "original",
         "random",
         "round_robin",
@@ -858,7 +869,7 @@ class Comparison(_Section):
         "balanced",
     )
     """Document orders that strategy_comparison runs."""
-    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
+    sequences: tuple[ComparedStrategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
 
 
@@ -904,10 +915,9 @@ def trained_order(text: str) -> TrainedOrder:
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
             'sequences, such as "stratified/original"; each also with _apart behind it'
         )
-    for name in {documents, sequences} - {"curated"} | {sequences}:
-        if STRATEGIES[_known_strategy(name)].follows_score:
-            raise ValueError(f"{text!r} names {name!r}, a schedule of the plan's sequences; name it alone")
-    return TrainedOrder(documents, sequences, False)
+    if documents != "curated":
+        _known_strategy(documents)
+    return TrainedOrder(documents, _known_strategy(sequences), False)
 
 
 def shuffled_order(text: str) -> str:

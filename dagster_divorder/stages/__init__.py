@@ -38,6 +38,7 @@ from dagster_divorder.stages.output.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.text.base_model import BASE_MODEL
 from dagster_divorder.stages.text.difficulty import DIFFICULTY
 from dagster_divorder.stages.text.difficulty_counts import DIFFICULTY_COUNTS
+from dagster_divorder.stages.text.loss import LOSS
 from dagster_divorder.stages.text.quality_scores import QUALITY_SCORES
 from dagster_divorder.stages.text.text_statistics import TEXT_STATISTICS
 from dagster_divorder.stages.text.token_counts import TOKEN_COUNTS
@@ -67,6 +68,7 @@ GRAPH = Graph(
         SHALLOW_EMBEDDINGS,
         DEEP_MODEL,
         DEEP_EMBEDDINGS,
+        LOSS,
         GRADIENT_MODEL,
         GRADIENT_EMBEDDINGS,
         GRADIENT_PROXY,

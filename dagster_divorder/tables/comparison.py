@@ -23,14 +23,24 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
+from dagster_divorder.core.measure.schedule import (
+    BatchEdges,
+    ScoredRuns,
+    measure_along,
+    of_sequences,
+    of_tokens,
+)
 from dagster_divorder.core.measure.shares import cluster_mix
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
+from dagster_divorder.core.order.arguments import make_task
+from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_rows, read_rows
+from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_arguments, read_rows
+from dagster_divorder.tables.schedule import along_schedule
 from dagster_divorder.tables.table import Table
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
@@ -51,6 +61,8 @@ FIRST_ROWS, ROWS_A_VALUE = 4096, 4
 ids, tell rows apart."""
 SLICES = 400
 """Most windows across a picture."""
+SHARES = ("mean window", "worst window", "mean batch there", "worst batch there", "moved")
+"""Measures that are shares of a window's tokens or rows."""
 LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
 
 
@@ -61,6 +73,11 @@ class Line:
     balanced: whether the order saw the column. measure: "mean window", the total variation between a window and the
     table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in
     [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
+
+    Along a schedule: "off the schedule", the mean distance of a token's rank by the score from the one that is asked
+    for; "mean batch there" and "worst batch there", the total variation between a batch and the mix at its point of the
+    schedule; "moved", that between this mix and the table's, mean; all in [0, 1]. The shuffles are in the windows of
+    the schedule, and have no spread.
     """
 
     column: str
@@ -73,9 +90,11 @@ class Line:
 
     def shown(self) -> dict[str, str]:
         """Cells of a table for people, by column; shares in per cent."""
-        share = self.measure in ("mean window", "worst window")
+        share = self.measure in SHARES
         values = (self.value, self.shuffled, self.spread)
-        words = [fixed(100 * value) if share else number(value) for value in values]
+        words = [
+            "" if np.isnan(value) else fixed(100 * value) if share else number(value) for value in values
+        ]
         return {
             "column": self.column,
             "balanced": "yes" if self.balanced else "no",
@@ -91,7 +110,7 @@ class Comparison:
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
     rows: N. window: its size in `unit`. shuffles: their number for windows; `core.measure.stationarity.SHUFFLES` are
-    for drift.
+    for drift. schedule: its shape, "" without one.
     """
 
     rows: int
@@ -100,6 +119,7 @@ class Comparison:
     strategy: str
     shuffles: int
     lines: tuple[Line, ...]
+    schedule: str = ""
 
     @property
     def drifting(self) -> tuple[str, ...]:
@@ -109,6 +129,11 @@ class Comparison:
     @property
     def title(self) -> str:
         """The comparison and its result in a line."""
+        if self.schedule:
+            return (
+                f"{self.rows:,} rows, {self.strategy} along {self.schedule}, batches of {self.window:,} {self.unit}, "
+                f"beside {self.shuffles} shuffles in windows of it"
+            )
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
             f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
@@ -145,7 +170,8 @@ def compare(
     columns that make a trait, which the order did not see.
 
     window: its size, such as that of a batch, in rows, and shares are then of rows; or in tokens, with unit="tokens".
-    The other arguments are those of `order`, without targets: along these no window has the table's own mix.
+    The other arguments are those of `order`, without targets: along these no window has the table's own mix. With a
+    score, batches are held against the mix at their point of the schedule, beside shuffles in the schedule's windows.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -160,8 +186,23 @@ def compare(
     whole_number("shuffles", shuffles, 2)
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
-    ours = order_rows(rows, seed=seed, **arguments)
+    made = order_arguments(rows, seed=seed, **arguments)
+    ours = make_task(**made).order()
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
+    compared = partial(
+        Comparison,
+        rows=rows.table.rows,
+        window=window,
+        unit=unit,
+        strategy=arguments.get("strategy", "balanced"),
+        shuffles=shuffles,
+    )
+    if made["strategy"] in SHAPES:
+        batches = of_sequences(window) if unit == "rows" else of_tokens(window)
+        score = arguments["score"] if isinstance(arguments["score"], str) else "score"
+        columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
+        lines = _lines_along(rows, columns, streams, made, ours, batches, shuffles)
+        return compared(lines=tuple(lines), schedule=f"{made['strategy']} of {score}")
     random = np.random.default_rng(seed)
     orders = [ours, *(random.permutation(rows.table.rows) for _ in range(shuffles))]
     drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, streams, seed)}
@@ -182,14 +223,47 @@ def compare(
             worst = drifts[name].worst
             drift = drifts[name].measures[worst]
             lines.append(line(measure=f"drift, {MEASURES[worst]}", **vars(drift), drifts=drift.drifts))
-    return Comparison(
-        rows=rows.table.rows,
-        window=window,
-        unit=unit,
-        strategy=arguments.get("strategy", "balanced"),
-        shuffles=shuffles,
-        lines=tuple(lines),
-    )
+    return compared(lines=tuple(lines))
+
+
+def _lines_along(
+    rows: Rows,
+    columns: Mapping[str, TraitCodes],
+    streams: _Streams,
+    arguments: Mapping[str, Any],
+    order: NDArray[np.int64],
+    batches: BatchEdges,
+    shuffles: int,
+) -> list[Line]:
+    """Measures along the schedule of the arguments of `core.order.order`."""
+    schedule, lap = along_schedule(rows, arguments, order, int(streams.amounts.sum()))
+    scores, lines = arguments["scores"], list[Line]()
+    for name, trait in columns.items():
+        amounts, codes = streams.entries(trait)
+        indptr = trait.indptr if isinstance(trait, ManyCodes) else np.arange(rows.table.rows + 1)
+        ranks = scores.repeat(np.diff(indptr))
+        runs = ScoredRuns(indptr, amounts, ranks, ranks, {name: (codes, len(trait.names))})
+        figures = measure_along(runs, [lap], schedule, batches, seed=arguments["seed"], draws=shuffles)
+        line = partial(Line, spread=float("nan"), balanced=name in rows.weights or name == LENGTH)
+        off, there = figures["deviation"], figures["traits"][name]
+        if not lines:
+            lines.append(
+                Line(
+                    column="(score)",
+                    balanced=False,
+                    measure="off the schedule",
+                    value=off["asked"],
+                    shuffled=off["shuffled"],
+                    spread=float("nan"),
+                )
+            )
+        for measure, ours, shuffled in (
+            ("mean batch there", "batch", "shuffled"),
+            ("worst batch there", "worst", "worst_shuffled"),
+            ("moved", "moved", "moved"),
+        ):
+            lines.append(line(column=name, measure=measure, value=there[ours], shuffled=there[shuffled]))
+    return lines
 
 
 def plot(
@@ -205,16 +279,20 @@ def plot(
     **arguments: Any,
 ) -> Figure:
     """A picture of the shares of each column's values along a shuffle and along the order, window by window. Arguments
-    and errors are those of `compare`; with the `targets` of `order` the picture shows a mix that moves.
+    and errors are those of `compare`; with the `targets` of `order` the picture shows a mix that moves. With a
+    score the shuffle is one in windows of the schedule.
 
     A matplotlib Figure, for `figure.savefig("mix.png")`, or for a notebook, which shows it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
-    orders = {
-        "shuffled": np.random.default_rng(seed).permutation(rows.table.rows),
-        "in order": order_rows(rows, seed=seed, **arguments),
-    }
+    made = order_arguments(rows, seed=seed, **arguments)
+    ours = make_task(**made).order()
+    shuffled = np.random.default_rng(seed).permutation(rows.table.rows)
+    if made["strategy"] in SHAPES:
+        lap = along_schedule(rows, made, ours, int(streams.amounts.sum()))[1]
+        shuffled = np.concatenate([ours[: len(ours) - len(lap.order)], lap.shuffled([seed])])
+    orders = {"shuffled": shuffled, "in order": ours}
     slices = min(SLICES, int(streams.amounts.sum()) // streams.window)
     mixes = {
         name: {title: streams.mix(trait, order, slices) for title, order in orders.items()}

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.epochs import Epochs, plan_epochs
+from dagster_divorder.core.order.curricula import SHAPES
+from dagster_divorder.core.order.epochs import Epochs, epoch_orders, plan_epochs
 from dagster_divorder.core.order.items import TABLE_WITHIN
 from dagster_divorder.core.order.target_tables import Tables
 from dagster_divorder.tables.rows import BINS, CLUSTERS, order_arguments, order_rows, read_rows
@@ -98,19 +99,44 @@ def order(
     )
 
 
+class Laps:
+    """Orders of epochs, E of which pass one schedule together. arguments: of `core.order.order`. Keeps E orders."""
+
+    def __init__(self, arguments: dict[str, Any], epochs: int) -> None:
+        self.arguments, self.epochs = arguments, epochs
+        self._lap, self._orders = 0, epoch_orders(epochs=epochs, together=True, **arguments)
+        self.first = self._orders[0]
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The rows of an epoch, counted from 0, int64 (N,): a row may come twice in it, and comes E times in E."""
+        lap, number = divmod(epoch, self.epochs)
+        if lap != self._lap:
+            given = self.arguments
+            if lap:
+                seed = int(np.random.SeedSequence([given["seed"], lap]).generate_state(1)[0])
+                given = {**given, "seed": seed, "frozen": None}
+            self._lap, self._orders = lap, epoch_orders(epochs=self.epochs, together=True, **given)
+        return self._orders[number]
+
+
 def table_epochs(
     table: Any,
     by: By,
     *,
+    epochs: int = 1,
     tokens: Tokens = None,
     seed: int = 0,
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
-) -> Epochs:
-    """The orders of all epochs; the first, the arguments and the errors are those of `order`."""
+) -> Epochs | Laps:
+    """The orders of all epochs; the first, the arguments and the errors are those of `order`. epochs: that pass one
+    schedule of a score together, and are then its parts."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return plan_epochs(**order_arguments(rows, seed=seed, **options))
+    arguments = order_arguments(rows, seed=seed, **options)
+    if epochs > 1 and arguments["strategy"] in SHAPES:
+        return Laps(arguments, epochs)
+    return plan_epochs(**arguments)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

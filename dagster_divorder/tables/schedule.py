@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_number
+from dagster_divorder.core.measure.schedule import Lap
+from dagster_divorder.core.measure.schedule import Schedule as MeasuredSchedule
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.curricula import SHAPES, ShapeOptions, window_share
 from dagster_divorder.core.order.schedule import token_ranks
@@ -115,6 +117,26 @@ class Schedule:
                 )
             codes.append(trait.codes)
         return codes
+
+
+def along_schedule(
+    rows: Rows, arguments: Mapping[str, Any], order: NDArray[np.int64], total: int
+) -> tuple[MeasuredSchedule, Lap]:
+    """(the schedule, the lap of an order along it). arguments: those of `core.order.order` that made the order, int64
+    (N,). total: of all rows, in the unit of the measures."""
+    consumed = [] if arguments.get("frozen") is None else order[: len(arguments["frozen"])]
+    schedule, sizes = MeasuredSchedule.of(arguments), rows.tokens
+    lap = Lap.of(
+        order[len(consumed) :],
+        arguments["scores"],
+        sizes,
+        schedule,
+        window=arguments["window"],
+        batch=arguments.get("batch", BATCH),
+        begin=float(sizes[consumed].sum() / max(1, sizes.sum())) if len(consumed) else 0.0,
+        seed=arguments["seed"],
+    )
+    return schedule, replace(lap, width=max(1, round(arguments["window"] * total)))
 
 
 def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:

@@ -312,26 +312,21 @@ def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def shapes(
-    axes: Axes, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], across: str, up: str
+    axes: Axes, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], measure: str, unit: float
 ) -> None:
-    """Shapes of schedules with windows shuffled and ordered, each pair joined by a line. across, up: names of the
-    measures of the axes, the latter a share."""
-    from matplotlib.lines import Line2D
-
-    places = [[(row[across], 100 * row[up]) for row in pair] for pair in pairs]
-    for (shuffled, ordered), pair in zip(pairs, places, strict=True):
-        axes.plot(*zip(*pair, strict=True), color=COLOURS["rule"], zorder=1)
-        for row, place, colour in ((shuffled, pair[0], "shuffled"), (ordered, pair[1], "sequences")):
-            axes.scatter(*place, color=COLOURS[colour], zorder=2)
-        axes.annotate(ordered["shape"], pair[1], xytext=(7, -4), textcoords="offset points", size=12)
-    windows = {"shuffled": pairs[0][0]["windows"], "sequences": pairs[0][1]["windows"]} if pairs else {}
-    marks = [
-        Line2D([], [], marker="o", linestyle="", color=COLOURS[colour], label=name)
-        for colour, name in windows.items()
-    ]
-    axes.margins(x=0.12, y=0.12)
-    axes.set_ylim(bottom=0)
-    axes.legend(handles=marks, title="windows", loc="upper right", labelcolor=COLOURS["muted"])
+    """A row for each shape of schedules, the first on top: a measure with windows shuffled and with windows ordered,
+    joined by a line. measure: its name in the rows; unit: what it is multiplied by."""
+    for at, pair in enumerate(pairs):
+        values = [unit * row[measure] for row in pair]
+        axes.plot(values, [at, at], color=COLOURS["rule"], linewidth=3, zorder=1)
+        for value, row, colour in zip(values, pair, ("shuffled", "sequences"), strict=True):
+            label = "" if at else f"windows {row['windows']}"
+            axes.scatter(value, at, color=COLOURS[colour], zorder=2, label=label)
+    axes.set_yticks(range(len(pairs)), [ordered["shape"] for _, ordered in pairs])
+    axes.tick_params(axis="y", labelsize=10.5, pad=3)
+    axes.set_ylim(len(pairs) - 0.5, -0.5)
+    axes.margins(x=0.1)
+    axes.set_xlim(left=0)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[float, float]:

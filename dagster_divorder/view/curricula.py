@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 OFF, CORPUS, THERE = "off the schedule", "batch TV, clusters", f"{AT_POINT}cluster"
-WIDTH, HEIGHT = 900, 620
+WIDTH, HEIGHT = 1000, 460
 
 
 def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -31,16 +31,18 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
     """A sentence each: what ordered windows keep beside shuffled ones, and what the shapes differ in."""
     if not rows:
         return ["No sequence is left to order along a schedule."]
-    beside = pairs(rows)
-    sentences = []
+    beside, nearer = pairs(rows), []
     for trait in (name.removeprefix(AT_POINT) for name in rows[0] if name.startswith(AT_POINT)):
-        shuffled, ours = ([row[AT_POINT + trait] for row in side] for side in zip(*beside, strict=True))
-        times = sorted(other / own if own else 1.0 for other, own in zip(shuffled, ours, strict=True))
-        low, high = (number(value, 2) for value in (times[0], times[-1]))
-        sentences.append(
-            f"Batches are {low if low == high else f'{low} to {high}'} times as near the mix of {clip(trait)} at their "
-            f"point with windows {beside[0][1]['windows']} as with windows shuffled."
-        )
+        there = AT_POINT + trait
+        times = [shuffled[there] / ours[there] if ours[there] else 1.0 for shuffled, ours in beside]
+        low, high = (number(value, 2) for value in (min(times), max(times)))
+        nearer.append((clip(trait), low if low == high else f"{low} to {high}"))
+    (trait, times_as_near), *others = nearer
+    more = "".join(f", of {name} {times}" for name, times in others)
+    sentences = [
+        f"With windows {beside[0][1]['windows']}, batches are {times_as_near} times as near the mix of {trait} at "
+        f"their point as with windows shuffled{more}."
+    ]
     ordered = [ours for _, ours in beside]
     followed, kept = (sorted(ordered, key=lambda row: row[name]) for name in (OFF, CORPUS))
     sentences.append(
@@ -58,13 +60,13 @@ def in_short(rows: Sequence[Row]) -> list[dict[str, str]]:
     """The columns to choose by, as text."""
 
     def head(name: str) -> str:
-        return "to the corpus, %" if name == CORPUS else f"{clip(name.removeprefix(AT_POINT))} there, %"
+        return "corpus, %" if name == CORPUS else f"{clip(name.removeprefix(AT_POINT))} there, %"
 
     return [
         {
             "shape": row["shape"],
             "windows": row["windows"],
-            OFF: MEASURES[OFF].show(row[OFF]),
+            "rank off": MEASURES[OFF].show(row[OFF]),
             **{head(name): points(row[name]) for name in row if name.startswith(AT_POINT) or name == CORPUS},
             "seconds": fixed(row["seconds"]),
         }
@@ -75,20 +77,25 @@ def in_short(rows: Sequence[Row]) -> list[dict[str, str]]:
 def meanings() -> list[str]:
     """What the columns of `in_short` are."""
     return [
-        f"{OFF}: {MEASURES[OFF].meaning}",
+        f"rank off: {MEASURES[OFF].meaning}",
         f"there: {MEASURES[AT_POINT + TRAIT].meaning.replace(TRAIT, 'a trait')}",
-        "to the corpus: the same for the corpus's own mix of topics, which the schedule leaves",
+        "corpus: the same for the corpus's own mix of topics, which the schedule leaves",
     ]
 
 
 def draw(rows: Sequence[Row]) -> bytes:
-    """The trade-off as a PNG file: distance from the schedule against how far batches are off the mix there."""
+    """The shapes as a PNG file: distance from the schedule, and how far batches are off the mix there."""
 
     def fill(figure: Figure) -> None:
-        axes = figure.add_axes((0.09, 0.12, 0.88, 0.8))
-        axes.set_title("Shapes of schedules, by the order inside windows")
-        charts.shapes(axes, pairs(rows), OFF, THERE)
-        axes.set_xlabel("off the schedule, mean: less is better")
-        axes.set_ylabel("batch TV to the mix of clusters at its point, mean, %: less is better")
+        left, right = (figure.add_axes((at, 0.14, 0.37, 0.64)) for at in (0.1, 0.59))
+        charts.shapes(left, pairs(rows), OFF, 1.0)
+        left.set_title("Off the schedule")
+        left.set_xlabel("of the ranking, mean: less is better")
+        charts.shapes(right, pairs(rows), THERE, 100.0)
+        right.set_title("Off the mix of clusters at its point")
+        right.set_xlabel("batch TV, mean, %: less is better")
+        figure.text(0.02, 0.92, "Shapes of schedules on this plan", size=18, weight="bold")
+        marks = left.get_legend_handles_labels()
+        figure.legend(*marks, loc="upper right", bbox_to_anchor=(0.98, 0.98), ncols=2)
 
     return picture(WIDTH, HEIGHT, fill)

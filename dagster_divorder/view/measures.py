@@ -16,7 +16,7 @@ BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
 """Stands for the name of a trait in the measure of each trait other than the clusters."""
 OF_TRAIT = "batch TV of "
-AT_POINT = "batch TV there of "
+AT_POINT = "TV there of "
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ MEASURES = {
     "off the schedule": Measure(
         "off the schedule, mean",
         partial(fixed, decimals=3),
-        "how far the mean rank by the score in a hundredth of training is from the one that is asked for; ranks go from "
-        "0 to 1",
+        "how far the mean rank by the score, from 0 to 1, is from the one that is asked for, in hundredths of training",
         ("off", "achieved"),
     ),
     "tokens off the schedule": Measure(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import ALONG_SCHEDULE, IN_FULL_ONLY, MEASURES, TRAIT, Beside, at
 from dagster_divorder.view.words import clip, count, fixed, listed, number, percent, points
 
@@ -52,38 +53,30 @@ def sentences(measured: Measured) -> tuple[str, str]:
     if not traits:
         return f"This order follows {followed(measured)}.", "All of it is consumed already."
     balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
-    kept = (
-        f"keeps {listed(balanced)} nearer {'its' if len(balanced) == 1 else 'their'} mix at every point of it"
+    kept, nearer = (failed, "no nearer") if failed else (balanced, "nearer")
+    names = listed([clip(trait) for trait in kept])
+    claim = (
+        f"This order follows {followed(measured)}, and keeps {names} {nearer} the mix at its points than a window "
+        "shuffle does."
     )
-    claim = f"This order follows {followed(measured)}, and {kept} than a window shuffle does."
-    if failed:
-        claim = (
-            f"This order follows {followed(measured)}, and keeps {listed(failed)} no nearer the mix at a point of it "
-            "than a window shuffle does."
-        )
     off = scale["off"]
     trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
     ours = traits[trait]
     return claim, (
         f"Its mean rank is {fixed(off['achieved'], 3)} off the schedule, after a window shuffle "
         f"{fixed(off['shuffled'], 3)}, by the schedule alone {fixed(off['achievable'], 3)}. Batches are "
-        f"{points(ours['batch'])} % off the mix of {clip(trait)} at their point, after a window shuffle "
-        f"{points(ours['shuffled'])} %; the schedule itself moves it by {points(ours['moved'])} %."
+        f"{points(ours['batch'])}\u00a0% off the mix of {clip(trait)} at their point, after a window shuffle "
+        f"{points(ours['shuffled'])}\u00a0%; the schedule itself moves it by {points(ours['moved'])}\u00a0%."
     )
 
 
 def notes(measured: Measured) -> list[str]:
     """What else decides how the schedule is followed, a sentence each."""
-    missing, strength, window = measured["missing"], measured["strength"], measured["window"]
+    strength, window = measured["strength"], measured["window"]
     lines = [
         f"A sequence moves within {number(window['batches'], 2)} batches, {percent(window['share'])} of training, to "
         "keep everything else at its mix."
     ]
-    if missing:
-        lines.append(
-            f"{count(missing, 'record')} of {measured['records']:,} "
-            f"{'has' if missing == 1 else 'have'} no {clip(measured['score'], NAME)}: spread evenly."
-        )
     if strength < 1:
         lines.append(f"{percent(strength)} of the tokens follow the schedule; the others are spread evenly.")
     if measured["epochs"]:
@@ -101,6 +94,17 @@ def notes(measured: Measured) -> list[str]:
     return lines
 
 
+def without_score(measured: Measured) -> list[str]:
+    """What becomes of records without a score, if there are some."""
+    missing, records = measured["missing"], measured["records"]
+    name = clip(measured["score"], NAME)
+    return (
+        [f"{missing:,} of {count(records, 'record')} have no {name}, and are spread evenly."]
+        if missing
+        else []
+    )
+
+
 def title(measured: Measured) -> str:
     """A line above the table."""
     return f"along {form(measured)} of {clip(measured['score'], NAME)}; shuffled: in windows of the same schedule"
@@ -109,7 +113,7 @@ def title(measured: Measured) -> str:
 def rows(scale: Measured, *, in_full: bool = True) -> list[dict[str, str]]:
     """A row a measure, beside the window shuffle, and what the schedule itself moves. in_full: with worst batches."""
     table = []
-    for name, path in ALONG_SCHEDULE.items():
+    for name, path in ALONG_SCHEDULE.items() if scale["traits"] else ():
         measure = MEASURES[name]
         if not in_full and name in IN_FULL_ONLY:
             continue
@@ -132,6 +136,16 @@ def meanings(*, in_full: bool = True) -> list[str]:
         *(line.replace(TRAIT, "a trait") for line in lines),
         f"{MOVED}: tokens that differ between the mix at a point of the schedule and the corpus's, whatever the order",
     ]
+
+
+def markdown(measured: Measured) -> str:
+    """Its tables and what they mean, in Markdown."""
+    tables = [
+        f"{items}, {title(measured)}\n\n{TextTable(rows(scale)).markdown()}"
+        for items, scale in measured["scales"].items()
+    ]
+    lines = [f"- {line}" for line in (*without_score(measured), *notes(measured), *meanings())]
+    return "\n\n".join([*tables, "\n".join(lines)])
 
 
 def trait_names(scale: Measured) -> Sequence[str]:

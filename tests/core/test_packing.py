@@ -372,3 +372,59 @@ VECTORS = np.ones((2, 3), np.float32)
 def test_bad_input_is_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def span_of_ranks(method: str, windows: list[int] | None) -> float:
+    """The mean span of the pieces of a sequence, as a share of all pieces, which follow a schedule."""
+    random = np.random.default_rng(3)
+    pieces = pieces_of(
+        [(number, 0, int(length)) for number, length in enumerate(random.integers(5, 90, 900))]
+    )
+    vectors = random.standard_normal((900, 4)).astype(np.float32)
+    packed = pack(
+        pieces,
+        method=method,
+        sequence_length=100,
+        labels=random.integers(0, 3, 900),
+        vectors=vectors,
+        windows=windows,
+    )
+    starts = packed.indptr[:-1]
+    spans = np.maximum.reduceat(packed.document, starts) - np.minimum.reduceat(packed.document, starts)
+    return float(spans[np.diff(packed.indptr) > 1].mean()) / 900
+
+
+@pytest.mark.parametrize("method", ["best_fit", "related"])
+def test_a_sequence_holds_pieces_of_one_window(method):
+    assert span_of_ranks(method, [0, 450, 900]) < 1 / 2
+    assert span_of_ranks(method, list(range(0, 901, 30))) < 1 / 30
+    assert span_of_ranks(method, None) > 0.08, "without windows it is nothing that packing has anyway"
+
+
+@every_method
+@given(
+    runs=runs_of,
+    sequence_length=lengths_of,
+    cuts=st.lists(st.integers(0, 25), max_size=4),
+    copies=st.none() | st.lists(st.integers(0, 3), min_size=25, max_size=25),
+)
+@laws
+def test_windows_lose_no_token_and_follow_one_another(method, runs, sequence_length, cuts, copies):
+    windows = sorted({0, len(runs), *(cut for cut in cuts if cut < len(runs))})
+    random = np.random.default_rng(len(runs))
+    packed = pack(
+        pieces_of(runs),
+        method=method,
+        sequence_length=sequence_length,
+        labels=random.integers(0, 3, len(runs)),
+        vectors=random.standard_normal((len(runs), 4)).astype(np.float32),
+        copies=copies and copies[: len(runs)],
+        windows=windows,
+    )
+    assert sorted(itertools.chain(*tokens_in(packed))) == sorted(slow.tokens_of(runs))
+    window = np.searchsorted(windows, packed.document, side="right")
+    assert (np.diff(window) >= 0).all()
+    if method == "best_fit":
+        assert len(np.unique(packed.parts)) == len(packed.parts)
+        sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+        assert all(len(set(window[sequence == number])) == 1 for number in range(len(packed)))

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,61 +18,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import bootstrap, decoder
 from dagster_divorder.models.batches import Budget
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
 from dagster_divorder.models.gradients import GradientModel, describe, load, signs
 from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from tests.conftest import examples
-from tests.tiny_models import CONTEXT, TEXTS, save_model, save_tokenizer
+from tests.tiny_models import (
+    CAUSAL,
+    CONTEXT,
+    TEXTS,
+    Folders,
+    causal_checkpoints,
+    save_model,
+    save_tokenizer,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-Folders = Callable[[str], Path]
-"""From a kind of checkpoint to its folder."""
-
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "qwen3": ("qwen3", {}),
-    "gpt2": ("gpt2", {}),
-    "mixtral": ("mixtral", {}),
-}
-"""Shapes of models: scales of heads, biases, one matrix for queries, keys and values, experts."""
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """Checkpoints by kind, each made once."""
-    folder = tmp_path_factory.mktemp("models")
-    save_tokenizer(folder / "tokenizer")
-
-    def make(kind: str) -> Path:
-        name, changes = KINDS[kind]
-        made = save_model(folder / kind, name, tie_word_embeddings=True, **changes)
-        for file in (folder / "tokenizer").iterdir():
-            (made / file.name).write_bytes(file.read_bytes())
-        return made
-
-    def decode() -> Path:
-        base = folder / "base"
-        bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
-        encoder = load_encoder(base)
-        ids, lengths = encoder.encode(TEXTS)
-        pairs = decoder.plan(lengths, 4000)
-        begins = (np.cumsum(lengths) - lengths)[pairs.document][:, None] + pairs.begin
-        spans = zip(begins.ravel().tolist(), np.repeat(pairs.length, 2).tolist(), strict=True)
-        ids = np.concatenate([ids[begin : begin + length] for begin, length in spans])
-        decoder.train(base, folder / "bootstrap", np.ones(encoder.vocab_size, np.float32), pairs, ids)
-        return folder / "bootstrap"
-
-    def get(kind: str) -> Path:
-        if not (folder / kind).exists():
-            decode() if kind == "bootstrap" else make(kind)
-        return folder / kind
-
-    return get
+    return causal_checkpoints(tmp_path_factory.mktemp("models"))
 
 
 def spec_of(folder: Path) -> EmbeddingSpec:
@@ -117,7 +83,7 @@ def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", [*KINDS, "bootstrap"])
+@pytest.mark.parametrize("kind", [*CAUSAL, "bootstrap"])
 def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers: int) -> None:
     folder = checkpoints(kind)
     model, theirs = opened(folder, layers=layers), plain(folder)

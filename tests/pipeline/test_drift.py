@@ -19,6 +19,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure import stationarity
 from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
@@ -56,9 +57,8 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
     settings = settings_of(corpus, packing={"end_of_text": request.param})
     run_all(settings, Silent())
     run = open_run(settings)
-    traits = load_traits(run)
-    sample = stationarity.load_sample(run, traits)
-    return run, {feature.name: feature for feature in stationarity.features(run, traits, sample)}
+    sample, _ = stationarity.load_sample(run, load_stream(run))
+    return run, {feature.name: feature for feature in stationarity.features(run, load_traits(run), sample)}
 
 
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
@@ -127,7 +127,7 @@ def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: p
     run = open_run(settings)
     packed, order = load_packed(run), load_sequence_order(run)[0]
     monkeypatch.setattr(stationarity, "SEQUENCES", 60)
-    sample = stationarity.load_sample(run, load_traits(run))
+    sample, _ = stationarity.load_sample(run, load_stream(run))
     assert len(sample) == 60 < len(packed)
     # Runs of neighbours in the order, two by two.
     where = {

@@ -17,6 +17,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.order import packed_sequences
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from tests.conftest import copy_fits, topic_records, write_jsonl
@@ -422,3 +423,57 @@ def test_related_documents_are_never_equal(corpus: Path, make_settings: Make) ->
     settings = make_settings(packing={"method": "related"}, sequence={"length": 4 * LENGTH})
     assert run_all(settings, Silent())["sequence_order"].figures["copies"]["together"] == 0
     assert nearest_in_the_stream(settings)[1] == 0
+
+
+def ranks_in_sequences(settings: Settings) -> tuple[float, float, np.ndarray]:
+    """(the spread of the ranks of a sequence's tokens; that of all tokens; mean ranks of the sequences as they are
+    read)."""
+    packed, orders = run(settings)
+    left = open_run(settings)
+    rank = left.arrays("scores", "scores")["rank"][packed.document]
+    means = np.add.reduceat(rank * packed.length, packed.indptr[:-1]) / packed.tokens
+    inside = np.repeat(means, np.diff(packed.indptr))
+    spread, whole = (
+        np.sqrt(np.average((rank - middle) ** 2, weights=packed.length)) for middle in (inside, 0.5)
+    )
+    return float(spread), float(whole), means[orders[0]]
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        *({"method": method} for method in ("concat", "best_fit", "related")),
+        {"method": "best_fit", "piece_tokens": 40},
+        {"method": "none"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+def test_the_score_of_a_sequence_means_something(
+    corpus: Path,
+    make_settings: Make,
+    packing: dict[str, Any],
+    strength: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = make_settings(
+        sequence={"length": LENGTH, "batch": 2},
+        packing=packing,
+        curriculum={"score": "score", "window": 2, "strength": strength},
+    )
+    inside, everywhere, read = ranks_in_sequences(settings)
+    tenths = np.array([part.mean() for part in np.array_split(read[:-1], 10)])
+    if strength == 1.0:
+        assert inside < 0.1 * everywhere
+        assert (np.diff(tenths) > 0).all()
+    assert tenths[-1] - tenths[0] > 0.8 * strength
+    if packing == {"method": "best_fit"} and strength == 1.0:
+        # What packing over the whole corpus would make of it.
+        monkeypatch.setattr(
+            packed_sequences, "window_bounds", lambda sizes, window, batch: np.array([0, len(sizes)])
+        )
+        other = make_settings(
+            **{name: getattr(settings, name).model_dump() for name in ("sequence", "packing", "curriculum")},
+            store={"path": corpus.parent / "other"},
+        )
+        assert ranks_in_sequences(other)[0] > 0.25 * everywhere

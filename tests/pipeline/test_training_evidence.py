@@ -18,6 +18,7 @@ import torch
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
+from dagster_divorder.core.order import order
 from dagster_divorder.engine.local import WORKER_NUMBER
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -169,7 +170,10 @@ def test_what_is_read_is_what_a_trainer_reads_of_the_export(
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], method: str) -> None:
     orders = (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced")
-    made = stage._Tokens.of(planned(settings({}, packing={"method": method})))
+    points = ((0.0, 0.2), (0.5, 1.0), (1.0, 0.4))
+    curriculum = {"score": "length", "points": points, "strength": 0.0}
+    of = settings({}, packing={"method": method}, curriculum=curriculum)
+    made = stage._Tokens.of(planned(of, "scores"))
     rows = made.rows
     of_plan = np.bincount(
         made.ids(made.plan)[0][np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600
@@ -197,7 +201,106 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     assert shuffled[0][0] != shuffled[1][0] and shuffled[0][0] != shuffled[0][1]
     repeated = made.planned(TRAINED_ORDERS["repeated_shuffle"], 0)[1].tolist()
     assert repeated == [shuffled[0][0], shuffled[0][0]]
-    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True)
+    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True, "")
+
+
+def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Settings]) -> None:
+    curriculum = {"score": "length", "shape": "fold", "options": {"folds": 2}, "strength": 0.0, "window": 1}
+    evidence = {"epochs": 1, "tokens": 6_000, "orders": ("fold", "fold_balanced", "rise_apart", "saw")}
+    run = planned(settings(evidence, curriculum=curriculum))
+    made, of = stage._Tokens.of(run), run.settings
+    lengths = made.stream.traits.counted[made.plan.document]
+    ranks = np.array([np.average(part) for part in np.split(lengths, made.plan.indptr[1:-1])])
+    # Longer documents, longer ranks: the mean rank of a sequence follows their mean length.
+    assert np.corrcoef(ranks.argsort().argsort(), made.ranks.argsort().argsort())[0, 1] > 0.9
+    items = made.plan_items.part(0, made.rows)
+    window = 4 * LENGTH / made.plan.tokens[: made.rows].sum()
+    for name, shape, inside, options in (
+        ("fold", "fold", "random", {"folds": 2}),
+        ("fold_balanced", "fold", "balanced", {"folds": 2}),
+        # Options are those of the curriculum's own shape alone; without it, its strength of 0.
+        ("rise_apart", "rise", "random", {}),
+        ("saw", "saw", "random", {}),
+    ):
+        plan, epochs = made.planned(trained_order(name), 1)
+        assert plan is made.plan and epochs.shape == (1, made.rows)
+        expected = order(
+            items.counts,
+            items.groups,
+            strategy=shape,
+            inside=inside,
+            window=window,
+            weights=items.weights,
+            coordinates=items.coordinates,
+            scores=made.ranks[: made.rows],
+            sequence_length=LENGTH,
+            batch=4,
+            seed=of.seed + 1,
+            **options,
+        )
+        np.testing.assert_array_equal(epochs[0], expected, name)
+    # Other windows, and other names of trainings, with another seed.
+    again = made.planned(trained_order("fold"), 2)[1][0]
+    assert (again != made.planned(trained_order("fold"), 1)[1][0]).any()
+
+
+def test_trainings_are_named_by_what_decides_them(settings: Callable[..., Settings]) -> None:
+    def names(evidence: dict[str, Any], **curriculum: Any) -> dict[tuple[str, str], str]:
+        along = {"score": "length", "strength": 0.0, **curriculum}
+        prepared = stage._Prepared.of(planned(settings(evidence, curriculum=along)), "nowhere")
+        return {(each.order, each.schedule): each.name for each in prepared.trainings()}
+
+    orders = ("curated", "saw", "saw_balanced", "saw_apart")
+    every = names({"orders": orders, "schedule": ("cosine", "constant", "wsd")})
+    assert len(set(every.values())) == len(every) == 3 * (len(orders) + 2)
+    # The schedule beside it does not matter, nor what other shapes have.
+    assert names({"orders": orders}) == {key: every[key] for key in every if key[1] == "cosine"}
+    other = names({"orders": orders, "schedule": "wsd"}, shape="saw", options={"folds": 4})
+    same = {key for key in other if other[key] == every[key]}
+    assert same == {key for key in other if not key[0].startswith("saw")}
+    assert names({"orders": orders}, score="difficulty")["saw", "cosine"] != every["saw", "cosine"]
+
+
+def test_curricula_are_trained_and_shown(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = {
+        "orders": ("saw", "saw_balanced"),
+        "schedule": ["cosine", "constant"],
+        "seeds": 2,
+        "epochs": 1,
+    }
+    of = settings(evidence, curriculum={"score": "length", "strength": 0.0})
+    summary = stage.load_evidence(ran(of))
+    assert {(row["order"], row["schedule"]) for row in summary["schedules"]} == {
+        (order, schedule)
+        for order in ("saw", "saw_balanced", stage.REFERENCE)
+        for schedule in ("cosine", "constant")
+    }
+    assert all(row["held-out"]["mean"] for row in summary["schedules"])
+    assert [row["order"] for row in summary["schedules"] if "less windows shuffled" in row] == [
+        "saw_balanced"
+    ] * 6
+    said = " ".join(summary["verdict"])
+    for schedule in evidence["schedule"]:
+        assert f"Along length, learning rate {schedule}, less shuffled: " in said
+    assert "random_sequences does best with learning rate " in said
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: of)
+    assert main(["prove", "--details"]) == 0
+    shown = capsys.readouterr().out
+    assert "last weights, less windows shuffled" in shown and "EMA" in shown
+
+
+def test_an_earlier_training_has_no_averages(done: Path, corpus: Path) -> None:
+    run = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), GRAPH, Silent())
+    files = run.receipt("training_evidence").files
+    arrays = stage.unpack(
+        run.store.read(next(file for name, file in files.items() if name.startswith("run-")))
+    )
+    before = {name: array for name, array in arrays.items() if name != "averaged"}
+    found = stage._unpack(stage.pack_arrays(before))
+    assert np.isnan(found.averaged).all() and found.averaged.shape == arrays["averaged"].shape
+    assert np.isfinite(arrays["averaged"]).all()
 
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
@@ -326,9 +429,19 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("nope",), "'nope' is no order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
+        (("curated/saw",), "'saw' is a schedule of a score"),
+        (("saw/balanced",), "'saw' is a schedule of a score"),
+        (("saw_balanced",), "'saw_balanced', which follows a score; name one in curriculum.score"),
     ):
         with pytest.raises(ValueError, match=said):
             settings({"orders": orders})
+    with pytest.raises(ValueError, match=r"'points_apart', and curriculum.points is unset; give them"):
+        settings({"orders": ("points_apart",)}, curriculum={"score": "length"})
+    for schedule in ((), ("wsd", "wsd")):
+        with pytest.raises(
+            ValueError, match="expected one of cosine, constant and wsd, or several, each once"
+        ):
+            settings({"schedule": schedule})
 
 
 def test_a_source_without_held_out_documents_is_named(tmp_path: Path, corpus: Path) -> None:
@@ -429,8 +542,9 @@ def chat_settings(tmp_path: Path, chats: Path) -> Callable[..., Settings]:
 def test_every_order_of_conversations_has_the_same_masks(
     chat_settings: Callable[..., Settings], method: str
 ) -> None:
-    settings = chat_settings({"tokens": 4_000}, packing={"method": method})
-    run = planned(settings)
+    curriculum = {"score": "length", "strength": 0.0}
+    settings = chat_settings({"tokens": 4_000}, packing={"method": method}, curriculum=curriculum)
+    run = planned(settings, "scores")
     made, mask = stage._Tokens.of(run), load_loss_mask(run)
     assert mask and made.rows >= 4
     is_trained = np.zeros(mask.begins[-1], bool)

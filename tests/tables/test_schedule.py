@@ -10,9 +10,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.tables.kinds import KINDS, random_rows
 
 N = 3000
@@ -118,6 +121,31 @@ def test_rows_without_a_score_are_spread_evenly_and_said(nothing: Any) -> None:
     assert lacking.min() > 45 and lacking.max() < 75
 
 
+@pytest.mark.parametrize("unit", ["rows", "tokens"])
+def test_a_comparison_holds_batches_against_the_mix_at_their_point(unit: Any) -> None:
+    table = made_table(tied=1.0) | {"tags": [["x", "y"][: at % 3] for at in range(N)]}
+    found = divorder.compare(
+        table,
+        ["source", "tags"],
+        window=32 if unit == "rows" else 1600,
+        unit=unit,
+        tokens="tokens",
+        batch=32,
+        score="quality",
+        frozen=[5, 3, 8],
+    )
+    lines = {(line.column, line.measure): line for line in found.lines}
+    off = lines["(score)", "off the schedule"]
+    assert off.value < 1.02 * off.shuffled < 0.05
+    for column in ("source", "tags"):
+        there = lines[column, "mean batch there"]
+        assert there.balanced and there.value < 0.6 * there.shuffled
+    # The schedule moves the source that goes with the score, whatever the order.
+    assert lines["source", "moved"].value > 0.1 > lines["tags", "moved"].value
+    assert ("quality", "moved") not in lines
+    assert "along rise of quality" in str(found) and "drift" not in str(found) and "nan" not in str(found)
+
+
 def test_the_picture_shows_it() -> None:
     figure = divorder.plot(TABLE, "source", window=100, tokens="tokens", score="quality", shape="saw")
     assert figure.axes
@@ -140,7 +168,10 @@ def test_the_picture_shows_it() -> None:
         ({"score_window": 0}, "score_window is 0; expected a whole number of 1 or more"),
         ({"folds": 2}, "folds is no option of the shape 'rise'; it has none"),
         ({"shape": "saw", "fold": 2}, "fold is no option of the shape 'saw'; its options are .*'folds'"),
-        ({"shape": "fold", "folds": N + 1}, "folds is 3001, and there are 3000 items; expected 3000 at most"),
+        (
+            {"shape": "fold", "folds": N + 1},
+            "folds is 3001, and there are 3000 items to order; expected 3000",
+        ),
         ({"points": [(0, 0.1), (0.5, 0.9), (0.4, 1)]}, r"; progress is \[0.0, 0.5, 0.4\]; expected .* rise"),
         ({"points": [(0, 0.1), (1, 2)]}, "; rank is 2.0; expected a number from 0 to 1"),
         ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
@@ -154,6 +185,73 @@ def test_the_picture_shows_it() -> None:
 def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         order(**arguments)
+
+
+SHAPES = st.one_of(
+    st.fixed_dictionaries({"shape": st.sampled_from(["rise", "fall"])}),
+    st.fixed_dictionaries(
+        {
+            "shape": st.sampled_from(["fold", "zigzag"]),
+            "folds": st.integers(1, 9),
+            "descending": st.booleans(),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "shape": st.sampled_from(["stair", "saw"]),
+            "sections": st.integers(1, 6),
+            "ratio": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+            "folds": st.integers(1, 5),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "shape": st.just("segment"),
+            "first": st.sampled_from([0.0, 0.1, 0.5]),
+            "last": st.sampled_from([0.0, 0.2, 0.5]),
+            "ends": st.sampled_from(["low-high", "high-low", "low-low", "high-high"]),
+        }
+    ),
+    st.lists(st.floats(0, 1), min_size=2, max_size=5).map(
+        lambda ranks: {"points": list(zip(np.linspace(0, 1, len(ranks)).tolist(), ranks, strict=True))}
+    ),
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.none() | st.floats(width=32) | st.sampled_from([0.0, 1.0])),
+        max_size=60,
+    ),
+    SHAPES,
+    st.sampled_from([1.0, 0.5, 0.0]),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from(["balanced", "random", "original", "f3", "stratified"]),
+    st.booleans(),
+)
+def test_the_order_is_a_permutation_or_refused(
+    rows: Any, shape: Any, strength: float, window: int | None, strategy: str, kept: bool
+) -> None:
+    table = {"source": [source for source, _ in rows], "quality": [score for _, score in rows]}
+    table["tokens"] = list(range(len(rows)))
+    arguments = {
+        **shape,
+        "strength": strength,
+        "score_window": window,
+        "strategy": strategy,
+        "keep": "source" if kept else (),
+        "batch": 4,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = order(table, **arguments)
+        except InputError as error:
+            assert "expected" in str(error)
+            return
+        assert sorted(made.tolist()) == list(range(len(rows)))
+        assert made.tolist() == order(table, **arguments).tolist()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])

@@ -1,5 +1,7 @@
 """Slow and obvious twins of `core.kernels.schedule` and of the figures of `core.measure.schedule`, token by token."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ def point_deviations(
 ) -> tuple[list[float], list[float]]:
     """(tv, moved) of batches; codes and plain: the value of each token in both orders."""
     tv, moved = [], []
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in pairwise(edges):
         low = min(max((begin + end - window) // 2, 0), len(plain) - window)
         around = np.bincount(plain[low : low + window], minlength=len(share)) / window
         inside = np.bincount(codes[begin:end], minlength=len(share)) / max(1, end - begin)

@@ -1,7 +1,7 @@
 """Hot loops of `core.measure.stationarity`.
 
 Letters: S sequences, F values of a mix, g parts of an order, L groupings of them, each in at most G groups of
-neighbours, T tokens, b bits of a bucket's number.
+neighbours, M mixes, T tokens, b bits of a bucket's number.
 Twin: tests/twins/stationarity.py.
 """
 
@@ -22,22 +22,28 @@ def mix_distances(
     indptr: Codes,
     indices: Codes,
     data: Codes,
-    whole: NDArray[np.float64],
+    mixes: tuple[Ints, Ints, Doubles],
+    n_values: int,
     order: Ints,
     edges: Ints,
     groups: Ints,
+    mix_of: Ints,
 ) -> NDArray[np.float64]:
-    """Total variation sum_f |p_f - whole_f| / 2 of each group of each of L groupings, float64 (L, G).
+    """Total variation sum_f |p_f - mix_f| / 2 of each group of each of L groupings, float64 (L, G).
 
     The sequences order[edges[i]:edges[i + 1]] belong to group groups[l, i], which rises with i from 0, or to none (-1);
-    p_f is a group's share of value f, by the CSR counts (S, F); a group without counts has distance 0. whole (F,) sums
-    to 1. Only the values of a group are visited. The entries are read once for all groupings. O(entries + L g F).
+    p_f is a group's share of value f in [0, F), by the CSR counts (S, F); a group without counts has distance 0. mixes:
+    CSR (M, F) as (indptr, indices, data), whose rows sum to 1; group g of grouping l is compared with row mix_of[l, g].
+    Only the values of a group are visited. The entries are read once for all groupings. O(entries + L g F), and the
+    entries of a mix where it is not that of the group before.
     """
     levels, parts = groups.shape
-    part = np.zeros(whole.shape[0], np.int64)
-    in_part = np.empty(whole.shape[0], np.int64)
-    sums = np.zeros((levels, whole.shape[0]), np.int64)
-    met = np.empty((levels, whole.shape[0]), np.int64)
+    whole = np.zeros(n_values)
+    loaded = -1
+    part = np.zeros(n_values, np.int64)
+    in_part = np.empty(n_values, np.int64)
+    sums = np.zeros((levels, n_values), np.int64)
+    met = np.empty((levels, n_values), np.int64)
     values = np.zeros(levels, np.int64)
     out = np.zeros((levels, groups.max() + 1 if parts else 0))
     for i in range(parts):
@@ -64,6 +70,13 @@ def mix_distances(
                 sums[level, f] += part[f]
             if i + 1 < parts and groups[level, i + 1] == group:
                 continue
+            if mix_of[level, group] != loaded:
+                if loaded >= 0:
+                    for entry in range(mixes[0][loaded], mixes[0][loaded + 1]):
+                        whole[mixes[1][entry]] = 0.0
+                loaded = mix_of[level, group]
+                for entry in range(mixes[0][loaded], mixes[0][loaded + 1]):
+                    whole[mixes[1][entry]] = mixes[2][entry]
             total = 0
             for j in range(values[level]):
                 total += sums[level, met[level, j]]

@@ -52,8 +52,9 @@ def quantiles_along(
 ) -> NDArray[np.float64]:
     """Quantiles of a number of the documents, such as their length, in equal slices of the ordered corpus, (C, Q).
 
-    values: (N,) by document; documents without one, NaN, do not count. Slice c is [c T / columns, (c + 1) T / columns) of the T tokens; a document counts with
-    its tokens there. Quantile q is the smallest value that at least a share q of the slice's tokens does not exceed.
+    values: (N,) by document; documents without one, NaN, do not count. Slice c is [c T / columns, (c + 1) T / columns)
+    of the T tokens; a document counts with its tokens there. Quantile q is the smallest value that at least a share q
+    of the slice's tokens does not exceed.
     NaN without tokens that count.
     """
     indices = indices_in(order, len(np.asarray(tokens)), "document")

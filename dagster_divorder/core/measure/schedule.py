@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.along import quantiles_along
-from dagster_divorder.core.order.curricula import window_bounds
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_bounds
 from dagster_divorder.core.order.schedule import Pieces, asked_rank, due_times
 from dagster_divorder.core.rows import row_entries
 
@@ -33,11 +33,18 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 DRAWS = 4
-"""Window shuffles of the whole training, their laps together."""
+"""Window shuffles of the whole training."""
 POINTS = 100
 TENTHS = 10
 BANDS = (0.1, 0.9)
 """Quantiles of the ranks along the order."""
+FEWEST = 50
+"""Fewest sequences of which it can be told whether they follow a schedule."""
+TIMES, RANKS = 1.3, 0.01
+"""An order follows its schedule where it is at most so many times as far from it as window shuffles are, and so much of
+the ranking more."""
+REACHED = 0.15
+"""Largest distance of the plain order's tenths from the asked ranks, in the mean, at which a schedule can be had."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +71,14 @@ class Schedule(NamedTuple):
 
     pieces: Pieces
     strength: float
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Schedule:
+        """The schedule of the arguments of `core.order.order`."""
+        shape = arguments["strategy"]
+        given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
+        options = SHAPES[shape](**given).model_dump()
+        return cls(pieces_of(shape, options), options["strength"])
 
     def asked(self, progress: Floats) -> Floats:
         """The mean rank that is asked for at each progress, float64 (n,)."""
@@ -97,16 +112,24 @@ class Lap:
         epochs: int = 1,
         seed: int = 0,
     ) -> Lap:
-        """The lap of an order, int64 (P,). scores: float64 (S,), what the schedule lays out; sizes: int64 (S,), tokens
-        of each sequence; window: share of the lap; batch, begin and seed as the order had them."""
-        items = np.sort(order)
+        """The lap of an order, int64 (P,), which may have a sequence several times. scores: float64 (S,), what the
+        schedule lays out; sizes: int64 (S,), tokens of each sequence; window, batch, begin and seed as for the order
+        (`core.order.curricula`)."""
+        items, repeats = np.unique(order, return_counts=True)
         due = due_times(
-            scores[items], sizes[items], schedule.pieces, strength=schedule.strength, begin=begin, seed=seed
+            scores[items],
+            sizes[items],
+            schedule.pieces,
+            strength=schedule.strength,
+            begin=begin,
+            repeats=repeats,
+            seed=seed,
         )
-        plain = items[np.argsort(due, kind="stable")]
+        plain = np.repeat(items, repeats)[np.argsort(due, kind="stable")]
         of_plain = sizes[plain]
-        width = max(1, round(window * int(of_plain.sum())))
-        return cls(order, plain, window_bounds(of_plain, window, batch), begin, width, epochs)
+        share = min(1.0, window / (1.0 - begin)) if begin < 1.0 else 1.0
+        width = max(1, round(share * int(of_plain.sum())))
+        return cls(order, plain, window_bounds(of_plain, share, batch), begin, width, epochs)
 
     def shuffled(self, seed: Sequence[int]) -> Ints:
         """A window shuffle, int64 (P,)."""
@@ -175,9 +198,15 @@ class _Stream:
 
 
 def measure_along(
-    runs: ScoredRuns, laps: Sequence[Lap], schedule: Schedule, edges: BatchEdges, *, seed: int = 0
+    runs: ScoredRuns,
+    laps: Sequence[Lap],
+    schedule: Schedule,
+    edges: BatchEdges,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> dict[str, Any]:
-    """Every figure of an order along its schedule, as plain values.
+    """Every figure of an order along its schedule, as plain values. draws: window shuffles, their laps together.
 
     curves: POINTS points along training; the mean rank asked, achievable (in the plain order) and achieved, the
         quantiles BANDS of the ranks (low, high), and the median score (raw).
@@ -190,7 +219,7 @@ def measure_along(
     seam: for each end of an epoch but the last, the rise of the mean rank over it, a window before to a window after:
         of the order (achieved) and of the schedule (asked).
     """
-    draws = max(1, DRAWS // len(laps))
+    draws = max(1, draws // len(laps))
     shares = {
         trait: np.bincount(codes, runs.tokens, values) / max(1, runs.tokens.sum())
         for trait, (codes, values) in runs.traits.items()
@@ -245,10 +274,29 @@ def measure_along(
     }
 
 
+def strays(scale: Mapping[str, Any]) -> bool:
+    """Whether an order with these figures of `measure_along` is farther from its schedule than window shuffles are."""
+    off, deviation = scale["off"], scale["deviation"]
+    pairs = (off["achieved"], off["shuffled"]), (deviation["asked"], deviation["shuffled"])
+    return any(ours > TIMES * shuffled + RANKS for ours, shuffled in pairs)
+
+
+def out_of_reach(scale: Mapping[str, Any], sequences: int) -> float | None:
+    """The mean distance of the plain order's tenths from the asked ranks, where that is more than REACHED and chance in
+    so many sequences; else None."""
+    asked, achievable = (
+        np.array(scale["curves"][name], np.float64).reshape(TENTHS, -1) for name in ("asked", "achievable")
+    )
+    gaps = np.abs(np.nanmean(achievable - asked, axis=1))
+    gap = float(gaps.mean())
+    return gap if gap > REACHED + 1.0 / np.sqrt(sequences) else None
+
+
 class _LapFigures(NamedTuple):
-    """curves: by name, float64 (n,); `progress` is the lap's. shuffled: mean ranks of draws, float64 (n,). deviations: by order, sum and tokens. middles: progress
-    of batches, float64 (B,). traits: by trait, (tv float64 (B,), moved float64 (B,), tv of draws [float64 (B,)]).
-    seams: mean rank achieved and asked, float64 (2, epochs), in an epoch's first window, and in its last."""
+    """curves: by name, float64 (n,); `progress` is the lap's. shuffled: mean ranks of draws, float64 (n,). deviations:
+    by order, sum and tokens. middles: progress of batches, float64 (B,). traits: by trait, (tv float64 (B,), moved
+    float64 (B,), tv of draws [float64 (B,)]). seams: mean rank achieved and asked, float64 (2, epochs), in an epoch's
+    first window, and in its last."""
 
     curves: dict[str, Floats]
     shuffled: list[Floats]

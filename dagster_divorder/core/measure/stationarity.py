@@ -6,12 +6,14 @@ An order can keep the shares it balances and drift in all others, so features th
 measures of a feature: its rank correlation (Spearman) with the position, the distance of the farthest tenth from the
 whole, and the mean distance of a batch from the whole. A measure drifts if it exceeds the mean of R shuffles of the
 same sequences by more than SPREADS of their standard deviations, and by more than the factor TOLERANCE.
+Where the order follows a schedule, the shuffles move sequences inside its windows alone, and batches are compared with
+the mix at their point of the schedule; what the schedule itself moves is no drift.
 
 Guarantee: the same bytes for the same features and seed. Fewer than 1 % of random orders drift in any feature
 (docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
 Known weakness: drift inside a tenth that evens out in every batch is not detected, nor is drift in a feature that is
-not tested.
+not tested. Along a schedule drift that is small beside what the schedule moves shows in batches alone.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.measure.schedule import Lap
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +51,10 @@ FEWEST = 5 * TENTHS
 """Fewest sequences for a test."""
 FEWEST_BATCHES = 2 * TENTHS
 """Fewest batches of a sample."""
+WINDOW_BATCHES = 4
+"""Batches of a sample that come from one window of a schedule."""
+CUTS = 8
+"""Parts of a window: the mix at a point is that of the nearest such parts."""
 
 MEASURES = {
     "rank": "rank correlation with position",
@@ -126,11 +133,12 @@ class Drift:
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
     """sequences: number of tested sequences. features: empty below FEWEST sequences. exempt: why drift is intended, or
-    ""."""
+    "". follows: the schedule that the order follows, which is no drift, or ""."""
 
     sequences: int
     features: tuple[Drift, ...]
     exempt: str = ""
+    follows: str = ""
 
     @property
     def drifting(self) -> list[Drift]:
@@ -159,6 +167,10 @@ class Stationarity:
         unseen = sum(not feature.seen for feature in self.features)
         if self.exempt:
             return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.exempt}."
+        if self.follows:
+            names = ", ".join(feature.feature for feature in self.drifting)
+            told = f"{len(self.drifting)} drift beyond that: {names}" if names else "none drifts beyond that"
+            return f"The order follows {self.follows}; of {looked}, {told}."
         if self.passed:
             return (
                 f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is clearly worse than "
@@ -206,19 +218,78 @@ class Stationarity:
 
 
 @dataclass(frozen=True, eq=False)
+class SampledSchedule:
+    """A schedule over S sequences, which the sample of an order holds.
+
+    plain: int64 (S,), place -> sequence, as the schedule alone lays them out. bounds: int64 (W + 1,), places where its
+    windows begin and end. whole: the sequences are all of the order's; else they are parts of some windows.
+    """
+
+    plain: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    whole: bool
+
+    @classmethod
+    def of(cls, lap: Lap, sampled: NDArray[np.int64]) -> SampledSchedule:
+        """Of the sequences at some places of a lap's order, int64 (S,) rising."""
+        places = np.empty_like(lap.order)
+        # A sequence that comes several times is met in the same turn in both orders.
+        places[np.argsort(lap.order, kind="stable")] = np.argsort(lap.plain, kind="stable")
+        plain = np.argsort(places[sampled], kind="stable")
+        window = np.searchsorted(lap.bounds, places[sampled][plain], side="right") - 1
+        bounds = np.flatnonzero(np.diff(window, prepend=-1, append=-1))
+        return cls(plain, bounds, len(sampled) == len(lap.order))
+
+    def shuffled(self, random: np.random.Generator) -> NDArray[np.int64]:
+        """The plain order with its sequences at random inside windows, int64 (S,)."""
+        window = np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+        return self.plain[np.lexsort([random.random(len(window)), window])]
+
+    def sums_around(self, values: Any, edges: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        """(sums of `values`, (S, F) dense or CSR, over the sequences of the plain order around each of some points,
+        (M, F); the point of each group of neighbours, int64 (g,)).
+
+        edges: int64 (g + 1,), places. Around a point stand as many sequences as a window has; of a sample that is not
+        whole, those of the point's window."""
+        from scipy.sparse import csr_matrix
+
+        windows, sequences = len(self.bounds) - 1, len(self.plain)
+        middles = 0.5 * (edges[1:] + edges[:-1])
+        if self.whole:
+            cuts, width = np.arange(CUTS * windows + 1) * sequences // (CUTS * windows), CUTS
+            first = np.rint(CUTS * windows * middles / sequences - CUTS / 2).astype(np.int64)
+            first = np.clip(first, 0, CUTS * windows - CUTS)
+        else:
+            cuts, width = self.bounds, 1
+            first = np.searchsorted(self.bounds, middles, side="right") - 1
+        parts = csr_matrix((np.ones(sequences, np.int64), self.plain, cuts), shape=(len(cuts) - 1, sequences))
+        points, point = np.unique(first, return_inverse=True)
+        members = (points[:, np.newaxis] + np.arange(width)).ravel()
+        around = csr_matrix(
+            (np.ones(len(members), np.int64), members, np.arange(len(points) + 1) * width),
+            shape=(len(points), len(cuts) - 1),
+        )
+        return around @ (parts @ values), point
+
+
+@dataclass(frozen=True, eq=False)
 class Orders:
     """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences of a batch; a partial
-    last batch is ignored."""
+    last batch is ignored. schedule: what the orders follow, if they do."""
 
     orders: NDArray[np.int64]
     batch: int
+    schedule: SampledSchedule | None = None
 
     @classmethod
-    def with_shuffles(cls, sequences: int, batch: int, seed: int = 0) -> Orders:
-        """The identity on S = `sequences` sequences, and SHUFFLES random orders."""
+    def with_shuffles(
+        cls, sequences: int, batch: int, seed: int = 0, schedule: SampledSchedule | None = None
+    ) -> Orders:
+        """The identity on S = `sequences` sequences, and SHUFFLES random orders, along the schedule if there is one."""
         random = np.random.default_rng([seed, sequences])
-        shuffles = (random.permutation(sequences) for _ in range(SHUFFLES))
-        return cls(np.stack([np.arange(sequences), *shuffles]), batch)
+        shuffle = random.permutation if schedule is None else lambda _: schedule.shuffled(random)
+        shuffles = (shuffle(sequences) for _ in range(SHUFFLES))
+        return cls(np.stack([np.arange(sequences), *shuffles]), batch, schedule)
 
     @property
     def sequences(self) -> int:
@@ -244,17 +315,27 @@ class Orders:
         return np.arange(whole + 1) * self.batch if whole > 1 else None
 
 
-def stationarity(features: Iterable[Feature], sequences: int, *, batch: int, seed: int = 0) -> Stationarity:
+def stationarity(
+    features: Iterable[Feature],
+    sequences: int,
+    *,
+    batch: int,
+    seed: int = 0,
+    schedule: SampledSchedule | None = None,
+    follows: str = "",
+) -> Stationarity:
     """Compares every feature, in the order of its S = `sequences` rows, with shuffles; below FEWEST rows none.
+
+    schedule: what the order follows, with its name `follows`.
 
     Raises:
         InputError: a feature has another number of rows.
     """
     if sequences < FEWEST:
-        return Stationarity(sequences=sequences, features=())
-    orders = Orders.with_shuffles(sequences, batch, seed)
+        return Stationarity(sequences=sequences, features=(), follows=follows)
+    orders = Orders.with_shuffles(sequences, batch, seed, schedule)
     drifts = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
-    return Stationarity(sequences=sequences, features=drifts)
+    return Stationarity(sequences=sequences, features=drifts, follows=follows)
 
 
 def _drift(
@@ -298,7 +379,9 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
         tenths, freedom = _chi2(feature.values, orders)
         return {"tenths": tenths.sum(axis=1) / freedom}, tenths
     groupings = [orders.tenths] if orders.batches is None else [orders.tenths, orders.batches]
-    scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(feature.values, groupings)
+    scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(
+        feature.values, groupings, orders.schedule
+    )
 
     def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
         return [distances(order) for order in half]
@@ -313,15 +396,27 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
     return figures, tenths
 
 
-def sampled_places(sequences: int, batch: int, at_most: int) -> NDArray[np.int64]:
+def sampled_places(
+    sequences: int, batch: int, at_most: int, bounds: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Places of evenly spaced whole batches of an order, int64, at most `at_most` sequences; at least FEWEST_BATCHES
-    batches if there are as many."""
+    batches if there are as many. bounds: int64 (W + 1,), places where windows of a schedule begin and end: then
+    WINDOW_BATCHES of evenly spaced windows, since only batches of one window can be compared with each other."""
     batches = max(1, -(-sequences // batch))
     wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
     if wanted == batches:
         return np.arange(sequences)
-    chosen = (np.arange(wanted) * (sequences // batch) // wanted)[:, None]
-    places: NDArray[np.int64] = (chosen * batch + np.arange(batch)).ravel()
+    chosen = np.arange(wanted) * (sequences // batch) // wanted
+    if bounds is not None:
+        first, last = -(-bounds[:-1] // batch), bounds[1:] // batch
+        first, inside = first[last > first], (last - first)[last > first]
+        if len(inside):
+            each = int(min(WINDOW_BATCHES, np.median(inside)))
+            windows = np.unique(np.arange(max(1, wanted // each)) * len(inside) // max(1, wanted // each))
+            chosen = np.concatenate(
+                [first[at] + np.unique(np.arange(each) * inside[at] // each) for at in windows]
+            )
+    places: NDArray[np.int64] = (chosen[:, np.newaxis] * batch + np.arange(batch)).ravel()
     return places
 
 
@@ -332,10 +427,11 @@ def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
 
 
 def _of_mix(
-    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
 ) -> tuple[NDArray[np.float64], Distances]:
     """(scores for the rank correlation (n, S), function of the groups' distances from the whole) of a mix. groupings:
-    first places of groups, and the end of the last, (g + 1,) each."""
+    first places of groups, and the end of the last, (g + 1,) each. schedule: the groups of the second grouping are
+    compared with the mix at their point of it."""
     from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
 
     entries = _entries(counts)
@@ -347,15 +443,30 @@ def _of_mix(
     add_columns(*entries, column, scores[1:])
     scores[1:] /= totals
     scores[0] = distances_from_whole(counts)
-    return scores, _mix_distances(counts, groupings)
+    return scores, _mix_distances(counts, groupings, schedule)
 
 
-def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -> Distances:
+def _mix_distances(
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None = None
+) -> Distances:
+    from scipy.sparse import csr_matrix, vstack
+
     from dagster_divorder.core.kernels.stationarity import mix_distances
 
     sums = np.bincount(counts.indices, counts.data, counts.shape[1])
     whole = sums / max(sums.sum(), 1.0)
-    entries = _entries(counts)
+    entries, n_values = _entries(counts), counts.shape[1]
+    mixes = csr_matrix(whole)
+    mix_of = np.zeros((len(groupings), max(len(begins) for begins in groupings)), np.int64)
+    if schedule is not None and len(groupings) > 1:
+        around, point = schedule.sums_around(counts, groupings[1])
+        totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
+        around = csr_matrix(
+            (around.data / np.repeat(totals, np.diff(around.indptr)), around.indices, around.indptr)
+        )
+        around.resize(around.shape[0], n_values)
+        mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
+    rows = mixes.indptr.astype(np.int64), mixes.indices.astype(np.int64), mixes.data
     edges = np.unique(np.concatenate(groupings))
     groups = np.stack(
         [
@@ -365,7 +476,7 @@ def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -
     )
 
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        by_grouping = mix_distances(*entries, whole, order, edges, groups)
+        by_grouping = mix_distances(*entries, rows, n_values, order, edges, groups, mix_of)
         return [begins[: len(at) - 1] for begins, at in zip(by_grouping, groupings, strict=True)]
 
     return distances
@@ -379,7 +490,7 @@ def _entries(counts: csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.int32], 
 
 
 def _of_vectors(
-    values: ArrayLike, groupings: Sequence[NDArray[np.int64]]
+    values: ArrayLike, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
 ) -> tuple[NDArray[np.float64], Distances]:
     """As `_of_mix`, for vectors (S, D) or numbers (S,); distances of numbers are in standard deviations."""
     vectors = np.asarray(values, np.float64)
@@ -394,11 +505,16 @@ def _of_vectors(
         leading = np.argsort(-centred.var(axis=0), kind="stable")[:LEADING]
         scores = np.vstack([np.linalg.norm(centred, axis=1), centred[:, leading].T])
 
+    targets: list[Any] = [0.0 for _ in groupings]
+    if schedule is not None and len(groupings) > 1:
+        around, point = schedule.sums_around(np.column_stack([centred, np.ones(len(centred))]), groupings[1])
+        targets[1] = (around[:, :-1] / np.maximum(around[:, -1:], 1.0))[point]
+
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
         inside, lengths = centred[order], []
-        for edges in groupings:
+        for edges, target in zip(groupings, targets, strict=True):
             means = np.add.reduceat(inside[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, None]
-            lengths.append(np.asarray(np.linalg.norm(means, axis=1)))
+            lengths.append(np.asarray(np.linalg.norm(means - target, axis=1)))
         return lengths
 
     return scores, distances

@@ -63,9 +63,10 @@ class Epochs:
             return self.first
         problem = self.task.problem
         if self.task.strategy.follows_score:
-            seed = int(np.random.SeedSequence([problem.seed, epoch]).generate_state(1)[0])
             every, nothing = np.arange(problem.items), np.zeros(0, np.int64)
-            again = OrderTask(replace(problem, seed=seed), self.task.strategy, nothing, every)
+            again = OrderTask(
+                replace(problem, seed=epoch_seed(problem.seed, epoch)), self.task.strategy, nothing, every
+            )
             return spread_rest(again, self.copies).order
         return order_in_cells(
             problem,
@@ -77,6 +78,11 @@ class Epochs:
             own_mix=self.own_mix,
             draw=epoch,
         )
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of the schedule in an epoch above 0, where it starts again in each."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 
 def plan_epochs(

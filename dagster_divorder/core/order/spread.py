@@ -215,10 +215,10 @@ def _times_inside(
     t * windows modulo 1 of its window. One that comes several times comes in each part of the window at that place."""
     distinct, number, times = np.unique(items, return_inverse=True, return_counts=True)
     phases = given.times[distinct] * windows % 1.0
-    if (times > 1).any():
-        free = np.flatnonzero(np.isnan(phases))
+    free = np.flatnonzero(np.isnan(phases))
+    if len(free) and (times > 1).any():
         ranked = inside.permute(replace(alone(problem, distinct[free]), seed=seed))
-        phases[free[ranked]] = (np.arange(len(free)) + 0.5) / max(1, len(free))
+        phases[free[ranked]] = (np.arange(len(free)) + 0.5) / len(free)
     by_item = np.argsort(number, kind="stable")
     nth = np.empty(len(items), np.int64)
     nth[by_item] = np.arange(len(items)) - np.repeat(np.cumsum(times) - times, times)

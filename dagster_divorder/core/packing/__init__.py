@@ -65,6 +65,7 @@ def pack(
     vectors: Vectors | NDArray[np.float32] | None = None,
     copies: ArrayLike | None = None,
     consumed: ArrayLike = (),
+    windows: ArrayLike | None = None,
 ) -> PackedSequences:
     """A plan of sequences that hold every token of the pieces once.
 
@@ -73,6 +74,9 @@ def pack(
         that returns their vectors (n, D). Only `related` uses both; it calls the function for one cluster at a time.
     copies: int (P,), equal for pieces of equal content, which come into different sequences, as far apart as possible.
         None: no piece is a copy. consumed: int (F,), `copies` of the pieces that were read before, in their order.
+    windows: int (W + 1,), rising from 0 to P: the bounds of windows of a schedule that the pieces follow. The sequences
+        of one window come after those of the window before; only where methods cut pieces at every L tokens does a
+        sequence hold pieces of two.
 
     The same arguments give the same bytes.
 
@@ -87,7 +91,10 @@ def pack(
     # Without empty pieces and copies, the arrays of the pieces are used as they are.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
     equal = None if copies is None else whole_numbers("copies", copies, len(pieces), each="piece")[kept]
-    parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)
+    if windows is not None:
+        windows = whole_numbers("windows", windows, each="window", below=len(pieces) + 1)
+        windows = np.unique(np.append(0, np.cumsum(pieces.length > 0))[windows])
+    parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length, windows)
     if not isinstance(parts.order, slice):
         kept = np.arange(len(pieces))[kept][parts.order]
     with_tokens = pieces.take(kept)

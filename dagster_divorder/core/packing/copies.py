@@ -180,7 +180,7 @@ class SequenceSpacing:
 def sequence_spacing(
     packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
 ) -> SequenceSpacing:
-    """Distances of copies when the sequences are read in the orders `epochs`, int (E, S).
+    """Distances of copies when the sequences are read in the orders `epochs`, int (E, S), each E times in all.
 
     texts: int64 (N,), equal for documents of equal text. step: the tokens 0, step, 2 step, ... of every text are
     measured; None: the sequence length.
@@ -197,7 +197,8 @@ def sequence_spacing(
     token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
     text = texts[packed.document[run]].repeat(tokens)
     sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
-    places = np.argsort(orders, axis=1)[:, sequence] + np.arange(len(orders))[:, np.newaxis] * len(packed)
+    # One row may name a sequence twice and another one not at all, if all together name each once a row.
+    places = np.argsort(orders, axis=None, kind="stable").reshape(len(packed), -1).T[:, sequence]
     text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
     by_token = np.lexsort((places, token, text))
     text, token, places = text[by_token], token[by_token], places[by_token]

@@ -2,15 +2,18 @@
 
 Letters: P pieces, L tokens a sequence.
 A text's copies are spaced evenly in the pieces' order. A part holds at most one of them, and about CELLS_APART parts
-lie between two copies. A sequence's place in the plan is then the time of its texts.
-Guarantee: without copies there is one part, and the pieces keep their order. Copies less than MIN_DISTANCE parts apart
-are marked to keep their evenly spaced places.
+lie between two copies. A sequence's place in the plan is then the time of its texts. Windows are parts of their own,
+which no piece leaves: where pieces follow a schedule, a sequence then holds pieces of one window of it. Copies are
+spaced inside their window, and consumed ones count for nothing.
+Guarantee: without copies there is one part a window, and the pieces keep their order. Copies less than MIN_DISTANCE
+parts apart are marked to keep their evenly spaced places.
 Cost: a sort of the pieces. Source: the subsets of unique documents in Don't Shuffle, Optimize.
 Known weakness: a part offers fewer pieces, so best_fit pads slightly more, and related pieces are slightly less near.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +45,15 @@ class PackingParts(NamedTuple):
     bounds: Ints
 
 
-def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> PackingParts:
+def in_parts(
+    length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int, windows: Ints | None = None
+) -> PackingParts:
     """Parts of pieces. length: int64 (P,), tokens. copies: int64 (P,), equal for equal pieces. consumed: `copies` of
-    the consumed pieces, in their order."""
+    the consumed pieces, in their order. windows: int64 (W + 1,), the bounds of windows; None: one over all."""
     from scipy.sparse import csr_matrix
 
+    if windows is not None and len(windows) > 2:
+        return _in_windows(length, copies, sequence_length, windows)
     pieces, frozen = len(length), np.arange(len(consumed))
     whole = PackingParts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
     if copies is None or not pieces:
@@ -68,3 +75,17 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     parts = cell_number(sequences, number, smallest=MIN_PART, apart=CELLS_APART)
     bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
     return PackingParts(order, group, keep_times(sequences, number, parts), bounds)
+
+
+def _in_windows(length: Ints, copies: Ints | None, sequence_length: int, windows: Ints) -> PackingParts:
+    orders, kept, bounds = [], [], [windows[:1]]
+    for first, last in pairwise(windows.tolist()):
+        own = None if copies is None else copies[first:last]
+        part = in_parts(length[first:last], own, np.zeros(0, np.int64), sequence_length)
+        orders.append(np.arange(first, last)[part.order])
+        kept.append(part.kept)
+        bounds.append(first + part.bounds[1:])
+    order = np.concatenate(orders)
+    return PackingParts(
+        order, None if copies is None else copies[order], np.concatenate(kept), np.concatenate(bounds)
+    )

@@ -70,10 +70,8 @@ def _compare_curricula(run: Run) -> Made:
     runs = scored_runs(run, stream, packed.document, counted, packed.indptr)
     shapes = [shape for shape in SHAPES if shape != "points" or settings.curriculum.points]
     # Compiles the kernels, which is no part of an order's time.
-    few = slice(0, WARM_UP)
-    order_sequences(
-        Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, 0, ranks[few]), _of_shape(settings, "rise"), None
-    )
+    few = Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, 0, ranks[:WARM_UP])
+    order_sequences(few, _of_shape(settings, "rise"), None)
     rows = []
     with run.progress("comparing curricula", len(shapes), "shapes") as advance:
         for shape in shapes:

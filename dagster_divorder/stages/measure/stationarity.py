@@ -1,4 +1,5 @@
-"""stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch.
+"""stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch. Where they
+follow a schedule of a score: in its first lap, beyond what the schedule moves.
 
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
@@ -14,8 +15,8 @@ prepared while the one before is compared with its shuffles.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +25,12 @@ import orjson
 from dagster_divorder.core.measure.sequence_features import DOCUMENTS, SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
+    SampledSchedule,
     Stationarity,
     sampled_places,
     stationarity,
 )
 from dagster_divorder.core.order.traits import Traits, column_codes
-from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
@@ -37,8 +38,16 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Size, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_view
+from dagster_divorder.stages.measure.schedule import full_sequences, sequence_laps
+from dagster_divorder.stages.mix.repeats import (
+    TrainingStream,
+    load_stream,
+    run_counter,
+    stream_reads,
+    stream_view,
+)
 from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.scores import score_reads
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
 from dagster_divorder.stages.topics.components import (
     STAGE_OF,
@@ -92,17 +101,41 @@ def remedy(settings: Settings) -> str:
     )
 
 
-def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> SequenceRuns:
-    """The sampled sequences. order: of the plan's sequences, int64, by default that of the first epoch."""
-    packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
-    full = np.ones(len(packed), bool)
-    full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
-    if run.settings.packing.method in FILLED and len(packed):
-        full[-1] &= packed.padding[-1] == 0
-    order = order[full[order]]
-    sequence = run.settings.sequence
-    sampled = sampled_places(len(order), sequence.batch, min(SEQUENCES, TOKENS // sequence.length))
-    return SequenceRuns.of(packed, order[sampled], traits.tokens, run_counter(run, stream_view(run)))
+def load_sample(
+    run: Run, stream: TrainingStream, order: np.ndarray | None = None
+) -> tuple[SequenceRuns, SampledSchedule | None]:
+    """The sampled sequences, and the schedule that they follow, if they do. order: of the plan's sequences, int64, by
+    default that of the first epoch or lap."""
+    settings, packed, schedule = run.settings, load_packed(run), None
+    batch, at_most = settings.sequence.batch, min(SEQUENCES, TOKENS // settings.sequence.length)
+    if settings.curriculum.on:
+        lap = sequence_laps(run, stream, packed, None if order is None else order[np.newaxis])[0]
+        sampled = sampled_places(len(lap.order), batch, at_most, lap.bounds)
+        order, schedule = lap.order, SampledSchedule.of(lap, sampled)
+    else:
+        order = load_sequence_order(run)[0] if order is None else order
+        trained = full_sequences(settings, packed)
+        trained[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
+        order = order[trained[order]]
+        sampled = sampled_places(len(order), batch, at_most)
+    counter = run_counter(run, stream.view)
+    return SequenceRuns.of(packed, order[sampled], stream.traits.tokens, counter), schedule
+
+
+def drift_along(
+    run: Run, order: np.ndarray | None = None, shown: Callable[[Iterable[Feature]], Iterable[Feature]] = iter
+) -> Stationarity:
+    """The drift along an order of the plan's sequences, as for `load_sample`. shown: shows progress over features."""
+    settings, stream = run.settings, load_stream(run)
+    sample, schedule = load_sample(run, stream, order)
+    return stationarity(
+        shown(features(run, stream.traits, sample)),
+        len(sample),
+        batch=settings.sequence.batch,
+        seed=settings.seed,
+        schedule=schedule,
+        follows=f"{settings.curriculum.score} ({settings.curriculum.form})" if schedule else "",
+    )
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
@@ -182,23 +215,22 @@ def _vectors(
 
 
 def _measure_stationarity(run: Run) -> Made:
-    traits = load_stream(run).traits
-    sample = load_sample(run, traits)
-    drift = stationarity(
-        counted(run.progress, "looking at features", ahead(features(run, traits, sample)), None, "features"),
-        len(sample),
-        batch=run.settings.sequence.batch,
-        seed=run.settings.seed,
-    )
-    drift = replace(drift, exempt=_exempt(run))
-    return Made({"found": File(orjson.dumps(drift), "json")}, figures={"claim": drift.claim()})
+    def shown(features: Iterable[Feature]) -> Iterable[Feature]:
+        return counted(run.progress, "looking at features", ahead(features), None, "features")
+
+    drift = replace(drift_along(run, shown=shown), exempt=_exempt(run))
+    found = {field.name: getattr(drift, field.name) for field in fields(drift)}
+    if not drift.follows:
+        del found["follows"]
+    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
 
 
 def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
         *("raw_docs", "token_counts", *space_reads(settings), *fields),
-        *("centroids", "traits", *stream_reads(settings), "packed_sequences", "sequence_order"),
+        *("centroids", "traits", *stream_reads(settings), *score_reads(settings)),
+        *("packed_sequences", "sequence_order"),
     )
 
 
@@ -210,13 +242,15 @@ def _stationarity_settings(settings: Settings) -> dict[str, Any]:
         "batch": settings.sequence.batch,
         "seed": settings.seed,
         **settings.counted_key,
+        **settings.curriculum_key,
     }
 
 
 def _stationarity_inputs(run: Run) -> dict[str, Any]:
-    stages = ("token_counts", "centroids", "traits", *stream_reads(run.settings), "packed_sequences")
+    reads = (*stream_reads(run.settings), *score_reads(run.settings))
+    stages = ("token_counts", "centroids", "traits", *reads, "packed_sequences", "sequence_order")
     return {
-        **versions(run, *stages, "sequence_order"),
+        **versions(run, *stages),
         "vectors": {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)},
         "clustered": chosen_space_version(run),
     }

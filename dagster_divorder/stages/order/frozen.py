@@ -9,10 +9,11 @@ takes the beginning of the last output."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -34,10 +35,12 @@ from dagster_divorder.store.view import View
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """documents int64 (F,): the consumed items of the stream, in order; sequences: the consumed sequences, in order."""
+    """documents int64 (F,): the consumed items of the stream, in order; sequences: the consumed sequences, each once;
+    reads int64 (n,): these as they were read, which is several times where one schedule goes over all epochs."""
 
     documents: np.ndarray
     sequences: PackedSequences
+    reads: np.ndarray
 
 
 def record_ids(run: Run, view: View) -> np.ndarray:
@@ -71,7 +74,19 @@ def load_frozen(run: Run) -> Frozen | None:
         indptr=sequences["indptr"],
         sequence_length=run.settings.sequence.length,
     )
-    return Frozen(items[0], runs)
+    reads = np.arange(len(runs))
+    if run.settings.schedule_epochs > 1:
+        # A token is in one sequence, so the first run tells sequences apart.
+        begins = np.c_[runs.document, runs.start][runs.indptr[:-1]]
+        _, first, number = np.unique(begins, axis=0, return_index=True, return_inverse=True)
+        by_place = np.argsort(first)
+        place = np.empty_like(by_place)
+        place[by_place] = np.arange(len(place))
+        reads = place[number.reshape(-1)]
+        entries, indptr = runs_in_order(runs.indptr, first[by_place])
+        columns = {name: getattr(runs, name)[entries] for name in ("document", "start", "length")}
+        runs = replace(runs, **columns, indptr=indptr)
+    return Frozen(items[0], runs, reads)
 
 
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ the tokens of each trait value in each sequence, CSR (indptr, indices, data) and
 traits by name; only trained tokens where shares are of these. `related` never puts copies into one sequence, and with
 `order.separate_copies` no method does; the plan then names the parts that keep them apart, for `sequence_order`. With
 `packing.end_of_text` a document has one token more, its last, which is the end-of-text token. Sequences that a trainer
-has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. Shards of the documents
-are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
+has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. `consumed` has them as
+they were read (`reads`), where one was read twice. Shards of the documents are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
 the plan has one partial sequence at most. `shards` has the first sequences of the shards."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dagster_divorder.core.order.curricula import window_bounds
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
@@ -58,6 +59,7 @@ from dagster_divorder.stages.order.greedy_order import (
     remade,
 )
 from dagster_divorder.stages.order.pieces import StreamPieces, leaves_out, left_out_lines
+from dagster_divorder.stages.order.scores import score_reads, stream_scores
 from dagster_divorder.stages.output.shards import Parts, each_shard
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
 from dagster_divorder.store.space import map_vectors
@@ -67,11 +69,23 @@ NOTHING = np.zeros(0, np.int64)
 
 
 class ToPack(NamedTuple):
-    """Pieces to pack, and their traits; copies int64 (P,), equal for copies (`stream_copies`), or None."""
+    """Pieces to pack, and their traits; copies int64 (P,), equal for copies (`stream_copies`), or None; scores float64
+    (P,), what a curriculum follows, or None; consumed: the number of first pieces that are not packed again, but only
+    ordered before the others."""
 
     pieces: Pieces
     traits: Traits
     copies: np.ndarray | None
+    scores: np.ndarray | None = None
+    consumed: int = 0
+
+
+def consumed_reads(run: Run) -> np.ndarray:
+    """The sequences that a trainer has consumed, as they were read, int64 (n,)."""
+    receipt = run.receipt("packed_sequences")
+    if "consumed" in receipt.files:
+        return run.arrays("packed_sequences", "consumed")["reads"]
+    return np.arange(receipt.facts["frozen_sequences"])
 
 
 def load_packed(run: Run) -> PackedSequences:
@@ -110,6 +124,8 @@ def _pack_documents(run: Run) -> Made:
     }
     rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
     files: dict[str, Any] = {"plan": _plan_arrays(packed), "rows": rows}
+    if frozen and len(frozen.reads) > len(frozen.sequences):
+        files["consumed"] = {"reads": frozen.reads}
     if leaves_out(run.settings):
         counts, files["left_out"], wholly = documents.left_out()
         files["left_out_documents"] = {"items": wholly}
@@ -132,7 +148,7 @@ def _pack_documents(run: Run) -> Made:
 
 def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
     run, stream = documents.run, documents.stream
-    settings, traits, method = run.settings, stream.traits, run.settings.packing.method
+    settings, method = run.settings, run.settings.packing.method
     pieces, bounds = _pieces_of_shards(documents, frozen)
     separate = bool(settings.copies_apart) or method == "related"
     # Found once for all shards: it goes through all records.
@@ -143,10 +159,11 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
         # `concat` and `none` keep the order of the documents, in which copies stand apart unless some are consumed.
         keep_apart=separate and (method not in ("concat", "none") or frozen is not None),
         consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
+        consumed_tokens=int(frozen.sequences.length.sum()) if frozen else 0,
         vectors=_vectors_of(run, stream) if method == "related" else None,
     )
     counted = run_counter(run, stream.view) if settings.packing.piece_tokens else None
-    to_pack = partial(_to_pack, settings, traits, copies if separate else None, counted)
+    to_pack = partial(_to_pack, documents, copies if separate else None, counted, frozen)
     parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
     # The vectors stay in this process.
     packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
@@ -204,17 +221,29 @@ def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.n
 
 
 def _to_pack(
-    settings: Settings,
-    traits: Traits,
+    documents: StreamPieces,
     copies: np.ndarray | None,
     counted: Callable[[Pieces], np.ndarray] | None,
+    frozen: Frozen | None,
     pieces: Pieces,
 ) -> ToPack:
     """copies: those of the documents (`stream_copies`), or None where they do not matter. counted: see `run_counter`,
     for pieces that are ordered."""
+    run, stream = documents.run, documents.stream
+    settings, traits, scores, consumed = run.settings, stream.traits, None, 0
     ordered = settings.packing.piece_tokens > 0
     if ordered:
         pieces = cut(pieces, settings.packing.piece_tokens)
+        ranks = stream_scores(run, stream)
+        if frozen and ranks is not None:
+            # The schedule goes on behind what is consumed.
+            runs, consumed = frozen.sequences, len(frozen.sequences.length)
+            pieces = Pieces(
+                np.concatenate([runs.document, pieces.document]),
+                np.concatenate([runs.start, pieces.start]),
+                np.concatenate([runs.length, pieces.length]),
+            )
+        scores = None if ranks is None else ranks[pieces.document]
     of_pieces = replace(
         traits,
         tokens=pieces.length,
@@ -225,7 +254,8 @@ def _to_pack(
             if ordered or trait == "cluster"
         },
     )
-    return ToPack(pieces, of_pieces, None if copies is None else _copies_of(settings, copies, pieces))
+    own_copies = None if copies is None else _copies_of(settings, copies, pieces)
+    return ToPack(pieces, of_pieces, own_copies, scores, consumed)
 
 
 def _pack_part(
@@ -234,16 +264,23 @@ def _pack_part(
     settings: Settings,
     keep_apart: bool,
     consumed: np.ndarray,
+    consumed_tokens: int,
     vectors: Callable[[np.ndarray], np.ndarray] | None,
 ) -> PackedSequences:
     """Plan of the pieces. With `packing.piece_tokens` they are ordered first, by their lengths and the traits of their
-    documents. keep_apart: copies come into different sequences. vectors: for `related` (`_vectors_of`)."""
-    pieces, traits, copies = part
+    documents. keep_apart: copies come into different sequences. Along a curriculum the windows of the schedule are
+    packed apart. vectors: for `related` (`_vectors_of`)."""
+    pieces, traits, copies, scores, before = part
     if settings.packing.piece_tokens:
-        separated = copies if settings.copies_apart else None
-        in_order = order_documents(Documents(traits, separated, None), settings)
+        separated, frozen = copies if settings.copies_apart else None, np.arange(before) if before else None
+        in_order = order_documents(Documents(traits, separated, frozen, scores), settings)[before:]
         pieces, traits = pieces.take(in_order), traits.take(in_order)
         copies = None if copies is None else copies[in_order]
+    windows = None
+    if settings.curriculum.on and len(pieces):
+        left = int(pieces.length.sum())
+        share = settings.curriculum_window(consumed_tokens + left) * (consumed_tokens + left) / max(1, left)
+        windows = window_bounds(pieces.length, min(1.0, share), batch=1)
     return pack_pieces(
         pieces,
         method=settings.packing.method,
@@ -253,6 +290,7 @@ def _pack_part(
         vectors=None if vectors is None else lambda numbers: vectors(pieces.document[numbers]),
         copies=copies if keep_apart else None,
         consumed=consumed,
+        windows=windows,
     )
 
 
@@ -408,6 +446,8 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
     if settings.packing.piece_tokens:
         # This stage orders pieces.
         decides["order"] = document_order_settings(settings)
+    if settings.curriculum.on:
+        decides["window"] = [settings.curriculum.window, settings.sequence.batch]
     return decides
 
 
@@ -419,6 +459,7 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
             "traits",
             *stream_reads(settings),
             *near_reads(settings),
+            *(score_reads(settings) if settings.packing.piece_tokens else ()),
             "greedy_order",
         ),
         *(["frozen"] if settings.order.frozen_tokens else []),

@@ -1,7 +1,8 @@
 """sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
 
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
-could not fill stays last, where trainers drop or pad it. Sequences that a trainer has consumed stay first. With
+could not fill stays last, where trainers drop or pad it. Where one schedule of a curriculum goes over all epochs, the
+rows are parts of one order, which has every sequence E times. Sequences that a trainer has consumed stay first. With
 `order.separate_copies` sequences that hold copies stand far apart, in and across epochs; `figures` tell how far. Shards
 are ordered apart, and follow one another in every epoch.
 """
@@ -38,7 +39,12 @@ from dagster_divorder.stages.mix.repeats import (
     stream_view,
 )
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
-from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.order.packed_sequences import (
+    consumed_reads,
+    load_packed,
+    load_sequence_items,
+    sequence_traits,
+)
 from dagster_divorder.stages.order.scores import score_reads, sequence_scores
 from dagster_divorder.stages.output.shards import Parts, each_shard
 from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
@@ -59,16 +65,23 @@ def output_is_whole(run: Reader) -> bool:
 
 def output_order(run: Reader) -> np.ndarray:
     """The items of the stream in the order of the curated output, int64 (n,): the order of the documents, without those
-    of which packing leaves out all; where records are not packed, those of the first epoch's sequences."""
+    of which packing leaves out all; where records are not packed, as the sequences read them first."""
     if run.receipt("packed_sequences").figures["method"] != "none":
         order = run.arrays("greedy_order", "order")["order"]
         if output_is_whole(run):
             return order
         return order[~np.isin(order, run.arrays("packed_sequences", "left_out_documents")["items"])]
-    plan, epoch = run.arrays("packed_sequences", "plan"), run.arrays("sequence_order", "order")["order"][0]
-    items = plan["document"][runs_in_order(plan["indptr"], epoch)[0]]
+    plan, order = run.arrays("packed_sequences", "plan"), run.arrays("sequence_order", "order")["order"]
+    items = plan["document"][runs_in_order(plan["indptr"], first_reads(order))[0]]
     _, first = np.unique(items, return_index=True)
     return items[np.sort(first)]
+
+
+def first_reads(order: np.ndarray) -> np.ndarray:
+    """The sequences in the order in which epochs, int64 (E, S), first read them, int64 (S,): the first epoch, unless
+    one schedule goes over all."""
+    _, first = np.unique(order, return_index=True)
+    return order.reshape(-1)[np.sort(first)]
 
 
 def vectors_are_balanced(settings: Settings) -> bool:
@@ -119,13 +132,13 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
 
 class Sequences(NamedTuple):
     """Packed sequences to order: as items, and as a plan; copies int64 (N,), a number of each document of the plan,
-    equal for copies (`stream_copies`), or None where copies do not matter; frozen: the number of consumed ones, which
-    come first; scores float64 (S,), what a curriculum follows, or None."""
+    equal for copies (`stream_copies`), or None where copies do not matter; consumed int64 (n,), the first ones, as they
+    were read, which come first; scores float64 (S,), what a curriculum follows, or None."""
 
     items: Items
     packed: PackedSequences
     copies: np.ndarray | None
-    frozen: int
+    consumed: np.ndarray
     scores: np.ndarray | None = None
 
 
@@ -136,7 +149,7 @@ def _order_sequences(run: Run) -> Made:
     items, targets = sequence_items(run, stream, packed)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     scores = sequence_scores(run, stream, packed)
-    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
+    consumed = consumed_reads(run)
     bounds = [0, *packed.shards.tolist(), len(packed)]
 
     def part(shard: int) -> Sequences:
@@ -148,7 +161,7 @@ def _order_sequences(run: Run) -> Made:
             documents, number = np.unique(own_plan.document, return_inverse=True)
             own_plan, own_copies = replace(own_plan, document=number), copies[documents]
         own_scores = None if scores is None else scores[begin:end]
-        return Sequences(own_items, own_plan, own_copies, 0 if shard else frozen, own_scores)
+        return Sequences(own_items, own_plan, own_copies, consumed[: 0 if shard else None], own_scores)
 
     order_shard = partial(order_sequences, settings=settings, targets=targets)
     orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
@@ -168,13 +181,16 @@ def _order_sequences(run: Run) -> Made:
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
-    items, packed, copies, frozen, scores = sequences
+    items, packed, copies, consumed, scores = sequences
+    frozen = int(consumed.max(initial=-1)) + 1
     not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
     full_sequences = len(packed) - bool(not_full)
     full, times = items.part(0, full_sequences), None
     if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
+        # Along a schedule copies are apart inside windows, not between the parts of the plan.
+        plan = replace(packed, parts=packed.parts[:0]) if settings.curriculum.on else packed
+        times = sequence_times(plan, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
     orders = epoch_orders(
         full.counts,
         full.groups,
@@ -184,7 +200,8 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
         weights=items.weights,
         coordinates=full.coordinates,
         copies=times,
-        frozen=np.arange(frozen),
+        frozen=consumed,
+        together=settings.schedule_epochs > 1,
         targets=targets,
     )
     return np.pad(orders, ((0, 0), (0, int(not_full))), constant_values=full_sequences)
@@ -193,7 +210,9 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
 def _is_a_permutation(run: Run) -> Finding:
     sequences = run.receipt("packed_sequences").facts["sequences"]
     remedy = remade(run, "sequence_order", "order")
-    return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
+    orders, epochs = load_sequence_order(run), run.settings.schedule_epochs
+    rows = orders.reshape(1, -1) if epochs > 1 else orders
+    return check_permutation(rows, sequences, "sequences", remedy, epochs)
 
 
 def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
@@ -253,7 +272,8 @@ SEQUENCE_ORDER = WholeCorpus(
     checks=(
         Check(
             name="sequence_order_is_a_permutation",
-            description="Every epoch reads every training sequence exactly once.",
+            description="Every epoch reads every training sequence exactly once, or where one schedule goes over all "
+            "epochs, these together as often as there are epochs.",
             check=_is_a_permutation,
             blocking=True,
         ),

@@ -48,7 +48,7 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
+from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
@@ -143,9 +143,10 @@ def _no_end_of_text(directory: Path) -> InputError:
 def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
     """The rows of an export. order: of the plan's sequences, int64 (E, S)."""
     if format.epochs == "index":
-        place = np.empty(order.shape[1], np.int64)
-        place[order[0]] = np.arange(order.shape[1])
-        return Rows(plan, order[0], place[order], tokens)
+        sequence = first_reads(order)
+        place = np.empty(len(sequence), np.int64)
+        place[sequence] = np.arange(len(sequence))
+        return Rows(plan, sequence, place[order], tokens)
     sequence, layout = order.reshape(-1), _layout(run.settings, format)
     if layout:
         sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]

@@ -50,6 +50,7 @@ from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
 from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.evidence.training_evidence import load_evidence
@@ -66,7 +67,7 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.bin_edges import is_number, load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics import ari_comparison, k_calibration
@@ -95,7 +96,7 @@ from dagster_divorder.write.curated import write_beside
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
 SECTIONS = (
-    *("strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"),
+    *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
     *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
 )
 """Evidence with a section of its own. Other evidence has one that shows what Dagster shows of it."""
@@ -210,6 +211,7 @@ def numbers(
         ],
         alone=int((np.diff(corpus.packed.indptr) == 1).sum()),
         strategies=load_comparison(run) if "strategy_comparison" in evidence else None,
+        curricula=load_curricula(run) if "curriculum_comparison" in evidence else None,
         calibration=(
             k_calibration.load_table(run.store, calibrated.files["fit"]),
             calibrated.facts["notes"],
@@ -389,7 +391,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
-    place[corpus.epochs[0]] = np.arange(len(place))
+    place[first_reads(corpus.epochs)] = np.arange(len(place))
     cards: dict[int, Card] = {}
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():

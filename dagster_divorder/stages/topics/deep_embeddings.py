@@ -229,7 +229,9 @@ class Embed:
         embedder = _embedder(self)
         start = time.perf_counter_ns()
         tokens = self.read_tokens(fragment)
-        embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
+        embedded = embedder.embed(
+            tokens["ids"], tokens["lengths"], advance, self.counted(fragment, tokens["ids"])
+        )
         vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
         arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
         return arrays, embedded.work + Work(nanoseconds=time.perf_counter_ns() - start)
@@ -239,6 +241,10 @@ class Embed:
         if self.engine is None:
             return self.tokens.read(fragment)
         return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
+
+    def counted(self, fragment: Fragment, ids: np.ndarray) -> np.ndarray | None:
+        """The tokens of a fragment that count, bool (T,), for models that count some; None for all."""
+        return None
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Tokens of the documents of some fragments; None where they are not counted yet."""
@@ -305,11 +311,13 @@ def vector_figures(
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    reads_all = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
+    of_gradients = files.stage == "gradient_embeddings"
+    reads_all = not of_gradients and run.settings.deep.long_documents == "chunk"
     unseen = np.zeros(1, np.int64) if reads_all else np.maximum(tokens - spec.room, 0)
+    first = files.read(view.documents[0])
     figures: dict[str, Any] = {
         "model": model,
-        "dim": files.read(view.documents[0])["vectors"].shape[1],
+        **({"dim": first["vectors"].shape[1]} if "vectors" in first else {}),
         "max_tokens": spec.window,
         "own_tokens": spec.window - spec.room,
         "device": spec.device,
@@ -320,7 +328,7 @@ def vector_figures(
     }
     flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
     if len(flags) == len(tokens):
-        setting = "deep.model" if files.stage == STAGE else "gradients.model"
+        setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
             f"the model of {files.stage} ({model}) gives no finite {noun} for any of {len(flags):,} "
             f"documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set {setting} "

@@ -92,7 +92,7 @@ def _asked(settings: Settings, stage: str) -> tuple[str | None, str]:
     return settings.deep_model, "deep.model" if settings.deep.model else "model.base"
 
 
-def _locate(settings: Settings, stage: str) -> Path | None:
+def locate_model(settings: Settings, stage: str) -> Path | None:
     """The folder of the checkpoint that the settings name; None for the bootstrap decoder.
 
     Raises:
@@ -112,7 +112,7 @@ def _locate(settings: Settings, stage: str) -> Path | None:
 
 
 def _checkpoint(run: Run, stage: str) -> dict[str, Any]:
-    return find_checkpoint(run, stage, partial(_locate, stage=stage), checkpoint_fingerprint)
+    return find_checkpoint(run, stage, partial(locate_model, stage=stage), checkpoint_fingerprint)
 
 
 def checkpoint_fingerprint(directory: Path) -> str:
@@ -249,7 +249,7 @@ def _model(stage: str, description: str) -> PinnedFit:
         settings=partial(_deep_model_settings, stage=stage),
         inputs=partial(_inputs, stage=stage),
         doing=f"making the {stage.replace('_', ' ')}",
-        check_settings=lambda run: _locate(run.settings, stage),
+        check_settings=lambda run: locate_model(run.settings, stage),
         compute=partial(_make_deep_model, stage=stage),
         refit="decoder",
         drift=another_corpus,

@@ -107,7 +107,7 @@ class Numbers:
     order. lengths: by order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the
     largest, with their numbers, int (n,), and documents. other_clusters:
     clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence,
-    if it was made: strategies; calibration, its table and notes; agreement; map; trained, the summary of
+    if it was made: strategies; curricula; calibration, its table and notes; agreement; map; trained, the summary of
     training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of near_duplicates;
     proxies, figures and table of gradient_proxy; others. chosen: tables of the selection, by name. missing: stage ->
     (content of its section, why there is none).
@@ -132,6 +132,7 @@ class Numbers:
     worst: Sequence[Card]
     alone: int
     strategies: Sequence[Mapping[str, Any]] | None
+    curricula: Sequence[Mapping[str, Any]] | None
     calibration: tuple[Sequence[Mapping[str, Any]], Sequence[str]] | None
     agreement: Agreement | None
     map: MapPoints | None

@@ -12,14 +12,26 @@ from numpy.typing import NDArray
 
 from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS
+from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS, Series
+from dagster_divorder.view.curricula import OFF, THERE
+from dagster_divorder.view.curricula import conclusions as shape_conclusions
+from dagster_divorder.view.curricula import meanings as shape_meanings
+from dagster_divorder.view.curricula import pairs as shape_pairs
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
-from dagster_divorder.view.measures import MEASURES, beside_shuffled, summary_row
+from dagster_divorder.view.measures import MEASURES, as_shown, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
-from dagster_divorder.view.schedule import followed, highest, meanings, rows, sentences, trait_names
+from dagster_divorder.view.schedule import (
+    followed,
+    highest,
+    meanings,
+    rows,
+    sentences,
+    trait_names,
+    without_score,
+)
 from dagster_divorder.view.schedule import notes as schedule_notes
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
@@ -55,6 +67,7 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         along(data),
         clusters(data),
         *([strategies(data.strategies, data)] if data.strategies else []),
+        *([curricula(data.curricula)] if data.curricula else []),
         *([calibration(*data.calibration, data)] if data.calibration else []),
         *([agreement(data)] if data.agreement else []),
         *([diversity(data)] if data.diversity else []),
@@ -489,7 +502,13 @@ def schedule(measured: Mapping[str, Any]) -> Section:
             table(f"{items.capitalize()} in order beside the same shuffled in windows", rows(figures))
             for items, figures in measured["scales"].items()
         ),
-        part("notes", [line.removesuffix(".") for line in (*meanings(), *schedule_notes(measured))]),
+        part(
+            "notes",
+            [
+                line.removesuffix(".")
+                for line in (*meanings(), *without_score(measured), *schedule_notes(measured))
+            ],
+        ),
     ]
     return Section("schedule", f"The schedule: {followed(measured)}", " ".join(sentences(measured)), parts)
 
@@ -706,6 +725,39 @@ def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
         [drawing, table("Strategies compared; this output’s pair is marked", shown, marked)],
+    )
+
+
+def curricula(rows: Sequence[Mapping[str, Any]]) -> Section:
+    """Shapes of schedules side by side. rows: of `stages.evidence.curriculum_comparison`."""
+    beside = shape_pairs(rows)
+    shuffled, ours = (f"windows {row['windows']}" for row in beside[0])
+    windows = [Series(shuffled, "shuffled"), Series(ours, "sequences")]
+    return Section(
+        "curricula",
+        "Shapes of schedules on this plan",
+        " ".join(shape_conclusions(rows)),
+        [
+            part("legend", windows),
+            chart(
+                "shapes",
+                [
+                    Panel(
+                        "off the schedule, of the ranking",
+                        partial(charts.shapes, pairs=beside, measure=OFF, unit=1),
+                    ),
+                    Panel(
+                        "batch TV to the mix of clusters there, %",
+                        partial(charts.shapes, pairs=beside, measure=THERE, unit=100),
+                    ),
+                ],
+                " ".join(shape_conclusions(rows)),
+                "Each row is a shape, with windows shuffled and with windows ordered as this plan is; less is better.",
+                across=2,
+            ),
+            table("Shapes of schedules", [as_shown(row) for row in rows]),
+            part("notes", shape_meanings()),
+        ],
     )
 
 

@@ -1,0 +1,141 @@
+"""Scores as they come, and what a curriculum cannot follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.bad_input.conftest import Outcome
+from tests.conftest import topic_records
+
+Divorder = Callable[..., Outcome]
+RECORDS = topic_records(10)
+N = len(RECORDS)
+SCORE = 'curriculum.score = "quality"'
+
+
+def write(folder: Path, scores: list[Any]) -> None:
+    """A score for each record; an Ellipsis for records without the field, bytes as they are."""
+    lines = [orjson.dumps(record)[:-1] for record in RECORDS]
+    for at, score in enumerate(scores):
+        text = score if isinstance(score, bytes) else b"" if score is ... else orjson.dumps(score)
+        lines[at] += b', "quality": ' + text if text else b""
+    (folder / "in/docs.jsonl").write_bytes(b"".join(line + b"}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("scores", "missing"),
+    [
+        ([float(at) for at in range(N)], 0),
+        ([at % 3 for at in range(N)], 0),
+        ([1.0] * (N - 1) + [2.0], 0),
+        ([None if at % 4 == 0 else at for at in range(N)], N // 4),
+        ([... if at % 4 == 0 else at for at in range(N)], N // 4),
+        ([b"NaN" if at % 4 == 0 else b"Infinity" if at == 1 else at for at in range(N)], N // 4 + 1),
+        ([-1e308 if at % 2 else 1e308 for at in range(N)], 0),
+        ([at if at % 2 else at + 0.5 for at in range(N)], 0),
+    ],
+    ids=["numbers", "ties", "one differs", "null", "absent", "NaN and infinity", "huge", "whole and not"],
+)
+@pytest.mark.parametrize("shape", ["zigzag", "segment"])
+def test_odd_scores_are_followed(
+    tmp_path: Path, divorder: Divorder, scores: list[Any], missing: int, shape: str
+) -> None:
+    write(tmp_path, scores)
+    outcome = divorder(SCORE, f'curriculum.shape = "{shape}"')
+    assert outcome.status == 0, outcome.error
+    assert sorted(outcome.records) == sorted((tmp_path / "in/docs.jsonl").read_bytes().splitlines())
+    spread = f"the {missing} others are spread evenly" if missing > 1 else "spread evenly"
+    assert (spread in outcome.error) == bool(missing)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([2.5] * N, "'quality' is 2.5 in every record; expected scores that differ"),
+        ([2.5] * (N - 1) + [None], "'quality' is 2.5 in every"),
+        (
+            [None] * (N // 2 + 1) + [1.0] * (N // 2 - 2) + [2.0],
+            f"{N // 2 + 1} of {N} records have no 'quality'",
+        ),
+        ([str(at) for at in range(N)], "'quality' holds numbers as text, such as '0'; write them as numbers"),
+        (["high", *range(N - 1)], "'quality' holds"),
+        ([[at] for at in range(N)], "'quality' holds"),
+        ([at % 2 == 0 for at in range(N)], "'quality' holds true and false; expected a number"),
+        ([...] * N, "'quality'"),
+    ],
+    ids=["constant", "constant and none", "few", "text", "one text", "lists", "booleans", "no field"],
+)
+def test_scores_that_cannot_be_followed(
+    tmp_path: Path, divorder: Divorder, scores: list[Any], message: str
+) -> None:
+    write(tmp_path, scores)
+    outcome = divorder(SCORE)
+    assert outcome.status == 1
+    assert message in outcome.error
+    assert "curriculum.score" in outcome.error
+    assert not outcome.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["points = [[0, 0.1], [0.5, 0.9], [0.4, 1]]"],
+            "progress is [0.0, 0.5, 0.4]; expected numbers that rise",
+        ),
+        (["points = [[0.1, 0], [1, 1]]"], "expected numbers that rise from 0 to 1"),
+        (["points = [[0, 0], [1, 1.5]]"], "rank is 1.5; expected a number from 0 to 1"),
+        (["points = [[0, 0], [1, 1]]", 'shape = "saw"'], "shape is 'saw', and points are given; remove one"),
+        (["strength = 1.5"], "curriculum.strength"),
+        (["strength = -0.1"], "curriculum.strength"),
+        (["strength = nan"], "curriculum.strength"),
+        (["window = 0"], "curriculum.window"),
+        (['shape = "sow"'], "curriculum.shape"),
+        (['shape = "fold"', "options = { folds = 0 }"], "folds is 0; expected"),
+        (['shape = "fold"', "options = { folds = 1000 }"], "folds is 1000, and there are 40 items to order"),
+        (['shape = "rise"', "options = { folds = 2 }"], "folds is no option of the shape 'rise'"),
+        (['shape = "stair"', "options = { ratio = 1.5 }"], "ratio is 1.5; expected"),
+        (['keep = ["language"]'], "curriculum.keep names 'language'"),
+        (['epochs = "both"'], "curriculum.epochs"),
+    ],
+)
+def test_settings_that_make_no_schedule(
+    tmp_path: Path, divorder: Divorder, settings: list[str], message: str
+) -> None:
+    write(tmp_path, list(range(N)))
+    outcome = divorder(SCORE, *(f"curriculum.{line}" for line in settings))
+    assert outcome.status == 1
+    assert message in outcome.error
+    assert not outcome.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            [
+                SCORE,
+                "order.traits = { topic = 1 }",
+                "order.targets = { topic = { progress = [0, 1], sea = [0.5, 0.1] } }",
+            ],
+            "an order follows one of them: remove the other",
+        ),
+        (['curriculum.shape = "saw"'], "shape is set, and score is not"),
+        ([SCORE, 'order.strategy = "saw"'], "name the score in curriculum.score"),
+        ([SCORE, "order.shards_of = 7"], "expected one shard"),
+    ],
+    ids=["targets", "no score", "a shape as strategy", "shards"],
+)
+def test_what_does_not_go_with_a_curriculum(
+    tmp_path: Path, divorder: Divorder, settings: list[str], message: str
+) -> None:
+    write(tmp_path, list(range(N)))
+    outcome = divorder(*settings)
+    assert outcome.status == 1
+    assert message in outcome.error
+    assert not outcome.output.exists()
