@@ -459,8 +459,8 @@ class Mixing(_Section):
             if self.weights == "by_quality" or self.drop:
                 given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
                 raise ValueError(
-                    f"{given}, and trait names no quality; add a field of numbers to it, such as "
-                    f'mixing.trait = ["{self.topic}", "quality"], or remove it'
+                    f"{given}, and trait is {self.topic!r} alone; expected a second one, of numbers, that repeats rise "
+                    'with, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
                 )
             return self
         traits = f"trait names two, {self.topic!r} and {self.quality!r}"
