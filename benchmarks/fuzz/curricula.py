@@ -59,7 +59,7 @@ class Curricula(History):
         self.kind = ""
         self.followed = 0
         super().__init__(number, folder)
-        self.append(self.draw.choice([0, 0, 60]))
+        self.append(self.draw.choice([0, 60]))
 
     # The corpus ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Curricula(History):
             "options": options,
             "strength": draw.choice([1.0] * 6 + [0.5, 0.01, 0.0, 1.5]),
             "window": draw.choice([None, None, 1, 1, 3, 1000]),
-            "keep": draw.choice([(), (), (), tuple(traits[:1]), tuple(traits), ("language",)]),
+            "keep": draw.choice([()] * 6 + [tuple(traits[:1]), tuple(traits), ("language",)]),
             "epochs": draw.choice(["together", "each"]),
         }
 
@@ -230,7 +230,7 @@ class Curricula(History):
             or chosen.keep
             or settings.order.frozen_tokens
             or not steep.any()
-            or window > 0.5 * (pieces[:, 1] - pieces[:, 0]).min()
+            or window > 0.25 * (pieces[:, 1] - pieces[:, 0]).min()
             or known.sum() < FEWEST_SEQUENCES
             or len(np.unique(achieved[known])) < FEWEST_SCORES
             or np.ptp(asked_rank(pieces, progress)) < 0.3
