@@ -115,8 +115,22 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": [
-        *("", "\0", "cluster", "length", "score", "nope", "const", [], ["source"], ["source", "score", "odd"]),
-        *(["source", name] for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")),
+        *(
+            "",
+            "\0",
+            "cluster",
+            "length",
+            "score",
+            "nope",
+            "const",
+            [],
+            ["source"],
+            ["source", "score", "odd"],
+        ),
+        *(
+            ["source", name]
+            for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")
+        ),
         ["cluster", "difficulty"],
     ],
     "mixing.weights": [
