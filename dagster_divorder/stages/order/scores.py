@@ -259,8 +259,8 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
         if len(known) and (mean := known.mean()) > np.log(vocabulary):
             notes.append(
                 f"the mean loss is {mean:.1f} nats a token, worse than guessing among {vocabulary:,} tokens "
-                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model to "
-                "a causal language model that does, or follow 'difficulty'"
+                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model "
+                "to a causal language model that does, or follow 'difficulty'"
             )
     if run.settings.curriculum.path is not None:
         return notes
