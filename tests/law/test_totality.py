@@ -140,7 +140,16 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "selection.alpha": [0.0, 1.0, 1.5, -1, math.nan, [], [0.0], [0.0, 0.5], [0.5, 0.5], "nope"],
     "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
-    "evidence.orders": [[], ["nope"], ["nope/random"], ["curated"] * 2, ["stratified/nope"], ["curated/f3"]],
+    "evidence.orders": [
+        [],
+        ["nope"],
+        ["nope/random"],
+        ["curated"] * 2,
+        ["stratified/nope"],
+        ["curated/f3"],
+        ["saw"],
+    ],
+    "evidence.schedule": ["cosine", "wsd", ["constant"], ["cosine", "wsd"], ["wsd"] * 2, [], "nope", 1],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.schedule": [
         "cosine",
