@@ -231,7 +231,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(run, figures, rows) if output else ([], {})
+    for_trainer, files = _for_the_trainer(run, figures, rows, verdict.schedule) if output else ([], {})
     claim, because = verdict.sentences
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
@@ -337,9 +337,11 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
     return figures
 
 
-def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
+def _for_the_trainer(
+    run: Run, figures: Figures, orders: Figures, schedule: Mapping[str, Any] | None
+) -> tuple[list[Part], dict[str, Any]]:
     """(the exports, with the lines of a trainer's configuration, and the use of the other files; the same as data).
-    orders: rows of the summary, by name."""
+    orders: rows of the summary, by name. schedule: figures of the stage `schedule`, where orders follow a score."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.stages.output.exports import records_shape
     from dagster_divorder.stages.text.loss_mask import has_loss_mask
@@ -388,15 +390,22 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
         )
     parts += _lines_of_others(readers, output["folder"])
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
+    mix, shuffles = "the mix", "shuffled ones"
+    if schedule:
+        scales = [
+            schedule["scales"][items]["traits"].get("cluster", {}) for items in ("documents", "sequences")
+        ]
+        off = [*(scale.get("batch") for scale in scales), scales[1].get("shuffled")]
+        mix, shuffles = "the mix at their point of the schedule", "ones shuffled in windows"
     # A corpus smaller than a batch has no figure.
     if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
-            f"  A trainer that packs it reads batches {curated} % off the mix, of the sequences above {planned} %, of "
-            f"shuffled ones {shuffled} %."
+            f"  A trainer that packs it reads batches {curated} % off {mix}, of the sequences above {planned} %, of "
+            f"{shuffles} {shuffled} %."
             if settings.packing.packs
-            else f"  A trainer that reads {settings.sequence.batch:,} records a step has batches {planned} % off the "
-            f"mix, shuffled ones {shuffled} %."
+            else f"  A trainer that reads {settings.sequence.batch:,} records a step has batches {planned} % off "
+            f"{mix}, {shuffles} {shuffled} %."
         )
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}

@@ -459,8 +459,8 @@ class Mixing(_Section):
             if self.weights == "by_quality" or self.drop:
                 given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
                 raise ValueError(
-                    f"{given}, and trait names no quality; add a field of numbers to it, such as "
-                    f'mixing.trait = ["{self.topic}", "quality"], or remove it'
+                    f"{given}, and trait is {self.topic!r} alone; expected a second one, of numbers, that repeats rise "
+                    'with, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
                 )
             return self
         traits = f"trait names two, {self.topic!r} and {self.quality!r}"
@@ -585,7 +585,8 @@ class Selection(_Section):
 def _known_strategy(name: str) -> str:
     if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
         raise ValueError(
-            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape; "
+            "divorder compare --curricula compares all of them"
         )
     if name not in PLAIN_STRATEGIES:
         raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
@@ -846,21 +847,10 @@ class Exports(_Section):
         return names
 
 
-def _compared_elsewhere(name: str) -> str:
-    if STRATEGIES[name].follows_score:
-        raise ValueError(
-            f"{name!r} is a schedule; set curriculum.score, and run divorder compare --curricula"
-        )
-    return name
-
-
-ComparedStrategy = Annotated[Strategy, AfterValidator(_compared_elsewhere)]
-
-
 class Comparison(_Section):
     """strategy_comparison: every pair of these orders."""
 
-    documents: tuple[ComparedStrategy, ...] = (
+    documents: tuple[Strategy, ...] = (
         "original",
         "random",
         "round_robin",
@@ -869,7 +859,7 @@ class Comparison(_Section):
         "balanced",
     )
     """Document orders that strategy_comparison runs."""
-    sequences: tuple[ComparedStrategy, ...] = ("original", "random", "balanced")
+    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
 
 

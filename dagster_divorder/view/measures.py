@@ -16,7 +16,7 @@ BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
 """Stands for the name of a trait in the measure of each trait other than the clusters."""
 OF_TRAIT = "batch TV of "
-AT_POINT = "batch TV there of "
+AT_POINT = "TV there of "
 
 
 @dataclass(frozen=True)

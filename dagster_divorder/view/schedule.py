@@ -54,9 +54,10 @@ def sentences(measured: Measured) -> tuple[str, str]:
         return f"This order follows {followed(measured)}.", "All of it is consumed already."
     balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
     kept, nearer = (failed, "no nearer") if failed else (balanced, "nearer")
+    names = listed([clip(trait) for trait in kept])
     claim = (
-        f"This order follows {followed(measured)}, and keeps {listed([clip(trait) for trait in kept])} {nearer} the mix "
-        "at its points than a window shuffle does."
+        f"This order follows {followed(measured)}, and keeps {names} {nearer} the mix at its points than a window "
+        "shuffle does."
     )
     off = scale["off"]
     trait = failed[0] if failed else "cluster" if "cluster" in balanced else (balanced or list(traits))[0]
@@ -71,16 +72,11 @@ def sentences(measured: Measured) -> tuple[str, str]:
 
 def notes(measured: Measured) -> list[str]:
     """What else decides how the schedule is followed, a sentence each."""
-    missing, strength, window = measured["missing"], measured["strength"], measured["window"]
+    strength, window = measured["strength"], measured["window"]
     lines = [
         f"A sequence moves within {number(window['batches'], 2)} batches, {percent(window['share'])} of training, to "
         "keep everything else at its mix."
     ]
-    if missing:
-        lines.append(
-            f"{count(missing, 'record')} of {measured['records']:,} "
-            f"{'has' if missing == 1 else 'have'} no {clip(measured['score'], NAME)}: spread evenly."
-        )
     if strength < 1:
         lines.append(f"{percent(strength)} of the tokens follow the schedule; the others are spread evenly.")
     if measured["epochs"]:
@@ -98,6 +94,17 @@ def notes(measured: Measured) -> list[str]:
     return lines
 
 
+def without_score(measured: Measured) -> list[str]:
+    """What becomes of records without a score, if there are some."""
+    missing, records = measured["missing"], measured["records"]
+    name = clip(measured["score"], NAME)
+    return (
+        [f"{missing:,} of {count(records, 'record')} have no {name}, and are spread evenly."]
+        if missing
+        else []
+    )
+
+
 def title(measured: Measured) -> str:
     """A line above the table."""
     return f"along {form(measured)} of {clip(measured['score'], NAME)}; shuffled: in windows of the same schedule"
@@ -106,7 +113,7 @@ def title(measured: Measured) -> str:
 def rows(scale: Measured, *, in_full: bool = True) -> list[dict[str, str]]:
     """A row a measure, beside the window shuffle, and what the schedule itself moves. in_full: with worst batches."""
     table = []
-    for name, path in ALONG_SCHEDULE.items():
+    for name, path in ALONG_SCHEDULE.items() if scale["traits"] else ():
         measure = MEASURES[name]
         if not in_full and name in IN_FULL_ONLY:
             continue
@@ -137,7 +144,7 @@ def markdown(measured: Measured) -> str:
         f"{items}, {title(measured)}\n\n{TextTable(rows(scale)).markdown()}"
         for items, scale in measured["scales"].items()
     ]
-    lines = [f"- {line}" for line in (*notes(measured), *meanings())]
+    lines = [f"- {line}" for line in (*without_score(measured), *notes(measured), *meanings())]
     return "\n\n".join([*tables, "\n".join(lines)])
 
 

@@ -23,7 +23,15 @@ from dagster_divorder.view.measures import MEASURES, as_shown, beside_shuffled, 
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
-from dagster_divorder.view.schedule import followed, highest, meanings, rows, sentences, trait_names
+from dagster_divorder.view.schedule import (
+    followed,
+    highest,
+    meanings,
+    rows,
+    sentences,
+    trait_names,
+    without_score,
+)
 from dagster_divorder.view.schedule import notes as schedule_notes
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
@@ -494,7 +502,13 @@ def schedule(measured: Mapping[str, Any]) -> Section:
             table(f"{items.capitalize()} in order beside the same shuffled in windows", rows(figures))
             for items, figures in measured["scales"].items()
         ),
-        part("notes", [line.removesuffix(".") for line in (*meanings(), *schedule_notes(measured))]),
+        part(
+            "notes",
+            [
+                line.removesuffix(".")
+                for line in (*meanings(), *without_score(measured), *schedule_notes(measured))
+            ],
+        ),
     ]
     return Section("schedule", f"The schedule: {followed(measured)}", " ".join(sentences(measured)), parts)
 
