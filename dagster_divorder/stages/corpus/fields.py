@@ -84,8 +84,8 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names, or a field
-            whose numbers count holds something else. Fields and values of the last run are not looked for again: if
+        InputError: no record has a field that the settings name, or a value that `order.targets` names, or the second
+            of `mixing.trait` is no number. Fields and values of the last run are not looked for again: if
             the input has lost one since, its stage says so.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
@@ -100,15 +100,13 @@ def _check_settings(run: Run) -> None:
         raise InputError(
             f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
-    counted = {"mixing.trait": run.settings.mixing.quality, "curriculum.score": score_field(run.settings)}
-    for setting, name in counted.items():
-        if name is None or name not in new:
-            continue
+    name = run.settings.mixing.quality
+    if name is not None and name in new:
         values = (record[name] for record in first_records(find_inputs(run.settings), [name]))
         value = next((value for value in values if value is not None), 0)
         if isinstance(value, bool) or not isinstance(value, Number):
             raise InputError(
-                f"{setting}: field {name!r} holds {str(value)[:60]!r}; expected a field of numbers"
+                f"mixing.trait: field {name!r} holds {str(value)[:60]!r}; expected a field of numbers"
             )
 
 
