@@ -25,7 +25,8 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.curricula import SHAPES
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of
+from dagster_divorder.core.order.schedule import Pieces
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -585,7 +586,8 @@ class Selection(_Section):
 def _known_strategy(name: str) -> str:
     if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
         raise ValueError(
-            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape; "
+            "divorder compare --curricula compares all of them"
         )
     if name not in PLAIN_STRATEGIES:
         raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
@@ -712,6 +714,11 @@ class Curriculum(_Section):
         """The options that its strategy takes, without that of the window."""
         points = {} if self.points is None else {"points": self.points}
         return {**self.options, **points, "strength": self.strength}
+
+    @property
+    def pieces(self) -> Pieces:
+        """Its schedule (`core.order.schedule`)."""
+        return pieces_of(self.form, SHAPES[self.form](**self.shape_options).model_dump())
 
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:
@@ -846,21 +853,10 @@ class Exports(_Section):
         return names
 
 
-def _compared_elsewhere(name: str) -> str:
-    if STRATEGIES[name].follows_score:
-        raise ValueError(
-            f"{name!r} is a schedule; set curriculum.score, and run divorder compare --curricula"
-        )
-    return name
-
-
-ComparedStrategy = Annotated[Strategy, AfterValidator(_compared_elsewhere)]
-
-
 class Comparison(_Section):
     """strategy_comparison: every pair of these orders."""
 
-    documents: tuple[ComparedStrategy, ...] = (
+    documents: tuple[Strategy, ...] = (
         "original",
         "random",
         "round_robin",
@@ -869,7 +865,7 @@ class Comparison(_Section):
         "balanced",
     )
     """Document orders that strategy_comparison runs."""
-    sequences: tuple[ComparedStrategy, ...] = ("original", "random", "balanced")
+    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
 
 

@@ -26,6 +26,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.text.loss_mask import mask_of
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import document_ids
@@ -315,7 +316,10 @@ def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, t
 
 def test_whole_numbers_that_float64_does_not_hold_are_said(make_settings: Make, tmp_path: Path) -> None:
     _, notes = run_on(
-        [(1 << 60) + at for at in range(40)], make_settings, tmp_path, order={"traits": {"length": 1.0}}
+        [(1 << 60) + at * 1000 for at in range(40)],
+        make_settings,
+        tmp_path,
+        order={"traits": {"length": 1.0}},
     )
     assert any("numbers of 9,007,199,254,740,992 and more" in note for note in notes)
 
@@ -323,6 +327,10 @@ def test_whole_numbers_that_float64_does_not_hold_are_said(make_settings: Make, 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        (
+            [(1 << 60) + at for at in range(40)],
+            r"in every record; .*9,007,199,254,740,992 and more: those that differ",
+        ),
         ([0.5] * 40, r"'q' is 0\.5 in every record; expected scores that differ"),
         (
             [1.0, 2.0, *[None] * 38],
@@ -364,7 +372,7 @@ def test_too_few_scores_of_short_texts_say_why(make_settings: Make, tmp_path: Pa
         run(make_settings(curriculum={"score": "lexical_diversity"}))
 
 
-@pytest.mark.usefixtures("corpus", "no_matrix_units", "one_thread")
+@pytest.mark.usefixtures("corpus", "no_matrix_units")
 def test_losses_are_those_of_the_model_and_an_append_computes_the_new_ones(
     make_settings: Make, tmp_path: Path
 ) -> None:
@@ -372,14 +380,17 @@ def test_losses_are_those_of_the_model_and_an_append_computes_the_new_ones(
     settings = make_settings(
         curriculum={"score": "loss"}, deep={"model": str(folder), "dtype": "float32", "max_tokens": 40}
     )
-    run(settings)
+    notes: list[str] = []
+    run(settings, notes)
+    # Its weights are random.
+    assert any("worse than guessing" in note for note in notes)
     spec = read_spec(folder, pooling="last", max_tokens=40, dtype="float32")
     opened = open_run(settings)
     files, fragments = opened.files("loss"), opened.view.documents
     model = load(folder, spec, setting="deep.model")
     for fragment in fragments:
         deep = opened.receipt("deep_model").facts
-        tokens = tokenize(opened.store, str(folder), deep["tokenizer"], deep["engine"], fragment)
+        tokens = tokenize(opened.store, folder, deep["tokenizer"], deep["engine"], fragment)
         expected = losses_of(model, tokens["ids"], tokens["lengths"])
         np.testing.assert_allclose(files.read(fragment)["loss"], expected, rtol=1e-5)
     before = scores_of(settings)
@@ -393,3 +404,34 @@ def test_losses_are_those_of_the_model_and_an_append_computes_the_new_ones(
     )
     run(chunked)
     assert open_run(chunked).receipt("loss").key != key
+
+
+@pytest.mark.usefixtures("no_matrix_units")
+def test_of_conversations_the_tokens_that_are_trained_on_count(make_settings: Make, tmp_path: Path) -> None:
+    folder = causal_checkpoints(tmp_path / "models")("qwen3")
+    turns = [
+        [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}]
+        for text in (record["text"][:40] for record in topic_records(3))
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", [{"messages": chat} for chat in turns])
+    chats = {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"}
+    common = {"input": chats, "model": {"base": str(folder)}, "deep": {"dtype": "float32"}}
+    answers = make_settings(**common, curriculum={"score": "loss"})
+    run(answers)
+    opened = open_run(answers)
+    model = load(folder, read_spec(folder, pooling="last", dtype="float32"), setting="model.base")
+    for fragment in opened.view.documents:
+        tokens = opened.files("token_counts").read(fragment)
+        mask = mask_of(opened.files("token_counts"), (fragment,), "assistant").trained
+        counted = np.isin(
+            np.arange(len(tokens["ids"])), np.concatenate(list(map(np.arange, mask.first, mask.last)))
+        )
+        assert 0 < counted.sum() < len(counted)
+        losses = opened.files("loss").read(fragment)["loss"]
+        expected = losses_of(model, tokens["ids"], tokens["lengths"], counted=counted)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    of_answers = scores_of(answers)
+    everything = make_settings(**common, chats={"train_on": "all"}, curriculum={"score": "loss"})
+    run(everything)
+    assert open_run(everything).receipt("loss").key != opened.receipt("loss").key
+    assert not np.allclose(scores_of(everything), of_answers)

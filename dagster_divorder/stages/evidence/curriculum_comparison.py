@@ -14,14 +14,13 @@ from typing import Any
 from dagster_divorder.core.evidence.strategy_comparison import WARM_UP, timed
 from dagster_divorder.core.measure.schedule import Lap, ScoredRuns, measure_along, of_sequences
 from dagster_divorder.core.order.curricula import SHAPES
-from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.measure.schedule import asked_schedule, scored_runs
+from dagster_divorder.stages.measure.schedule import asked_schedule, full_sequences, scored_runs
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
-from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.packed_sequences import NOTHING, load_packed
 from dagster_divorder.stages.order.scores import sequence_ranks
 from dagster_divorder.stages.order.sequence_order import (
     Sequences,
@@ -65,12 +64,12 @@ def _compare_curricula(run: Run) -> Made:
     if vectors_are_balanced(settings):
         items = with_coordinates(items, packed, vector_sums(run, packed))
     ranks = sequence_ranks(run, stream, packed)
-    sequences = Sequences(items, packed, None, 0, ranks)
+    sequences = Sequences(items, packed, None, NOTHING, ranks)
     counted = run_counter(run, stream.view)(packed)
     runs = scored_runs(run, stream, packed.document, counted, packed.indptr)
     shapes = [shape for shape in SHAPES if shape != "points" or settings.curriculum.points]
     # Compiles the kernels, which is no part of an order's time.
-    few = Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, 0, ranks[:WARM_UP])
+    few = Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, NOTHING, ranks[:WARM_UP])
     order_sequences(few, _of_shape(settings, "rise"), None)
     rows = []
     with run.progress("comparing curricula", len(shapes), "shapes") as advance:
@@ -85,12 +84,11 @@ def _rows(sequences: Sequences, runs: ScoredRuns, settings: Settings) -> list[di
     `view.measures`."""
     (order,), cost = timed(lambda: order_sequences(sequences, settings, None))
     packed, chosen, seed = sequences.packed, settings.sequence, settings.seed
-    not_full = settings.packing.method in FILLED and len(packed) > 0 and packed.padding[-1] > 0
     schedule, edges = asked_schedule(settings), of_sequences(chosen.batch)
     arguments = settings.plan_arguments("original", int(packed.length.sum()), packed=True)
     assert sequences.scores is not None
     lap = Lap.of(
-        order[: len(packed) - not_full],
+        order[full_sequences(settings, packed)[order]],
         sequences.scores,
         runs.sizes,
         schedule,
