@@ -25,13 +25,14 @@ from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.scores import sequence_ranks
+from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
-from dagster_divorder.trainers.replay import Replay, Shape, replay
+from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side, summary_row
 from dagster_divorder.write.exports import FORMATS
@@ -336,14 +337,51 @@ def _first_of(positions: np.ndarray) -> str:
 def _measures(run: Run, replayed: Replay) -> list[Part]:
     """Measures and drift of the reads beside the plan's."""
     order = load_sequence_order(run)
-    measured = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}
+    measured, reads = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}, {}
     for name, way in {"by default": replayed.default, "at its best": replayed.best}.items():
         if not way.kept.in_order and (name == "by default" or way is not replayed.default):
-            read = way.read[way.read >= 0][: order.shape[1]]
-            measured[name] = measure_order(run, order[read // order.shape[1], read % order.shape[1]])
+            reads[name] = _sequences_read(replayed, way, order)
+            measured[name] = measure_order(run, reads[name][: order.shape[1]])
     rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
+    if run.settings.curriculum.on:
+        claims += _off_the_schedule(run, reads, order.reshape(-1))
     return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
+
+
+def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray:
+    """The sequences of the plan that a trainer reads, int64 (n,). order: int64 (E, S)."""
+    read = way.read[way.read >= 0]
+    formats = replayed.trainer.formats
+    if way is replayed.default and formats and FORMATS[formats[0]].epochs == "index":
+        # It reads the rows of the files, one for each sequence, and no index of epochs.
+        return first_reads(order)[read]
+    return order.reshape(-1)[read]
+
+
+def _off_the_schedule(run: Run, reads: Mapping[str, np.ndarray], plan: np.ndarray) -> list[str]:
+    """How far the scores of each way's batches are from those of the plan's, a line each. reads: sequences in reading
+    order, int64 (n,). plan: all epochs of the plan, int64 (n,)."""
+    batch, curriculum = run.settings.sequence.batch, run.settings.curriculum
+    ranks = np.nan_to_num(sequence_ranks(run, load_stream(run), load_packed(run)), nan=0.5)
+
+    def batches(sequences: np.ndarray) -> np.ndarray:
+        means: np.ndarray = (
+            ranks[sequences[: len(sequences) // batch * batch]].reshape(-1, batch).mean(axis=1)
+        )
+        return means
+
+    planned, lines = batches(plan), []
+    shuffled = 100 * float(np.abs(planned - ranks[plan].mean()).mean()) if len(planned) else 0.0
+    for name, sequences in reads.items():
+        whole = min(len(sequences) // batch, len(planned))
+        if whole:
+            off = 100 * float(np.abs(batches(sequences)[:whole] - planned[:whole]).mean())
+            lines.append(
+                f"{name}: the mean rank of {curriculum.score} in a batch is {off:.1f} points off the plan's on "
+                f"average, and {shuffled:.1f} where nothing is left of the curriculum."
+            )
+    return lines
 
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:

@@ -459,8 +459,8 @@ class Mixing(_Section):
             if self.weights == "by_quality" or self.drop:
                 given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
                 raise ValueError(
-                    f"{given}, and trait names no quality; add a field of numbers to it, such as "
-                    f'mixing.trait = ["{self.topic}", "quality"], or remove it'
+                    f"{given}, and trait is {self.topic!r} alone; expected a second one, of numbers, that repeats rise "
+                    'with, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
                 )
             return self
         traits = f"trait names two, {self.topic!r} and {self.quality!r}"
@@ -905,10 +905,9 @@ def trained_order(text: str) -> TrainedOrder:
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
             'sequences, such as "stratified/original"; each also with _apart behind it'
         )
-    for name in {documents, sequences} - {"curated"} | {sequences}:
-        if STRATEGIES[_known_strategy(name)].follows_score:
-            raise ValueError(f"{text!r} names {name!r}, a schedule of the plan's sequences; name it alone")
-    return TrainedOrder(documents, sequences, False)
+    if documents != "curated":
+        _known_strategy(documents)
+    return TrainedOrder(documents, _known_strategy(sequences), False)
 
 
 def shuffled_order(text: str) -> str:

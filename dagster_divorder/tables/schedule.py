@@ -19,7 +19,7 @@ from dagster_divorder.core.measure.schedule import Schedule as MeasuredSchedule
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.curricula import SHAPES, ShapeOptions, window_share
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.core.order.strategy import nearest, one_of
+from dagster_divorder.core.order.strategy import Nesting, nearest, one_of
 from dagster_divorder.core.order.traits import Codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of, open_table
@@ -99,7 +99,9 @@ class Schedule:
     def _check_options(form: str, strategy: str, options: Mapping[str, Any]) -> None:
         """Raises InputError if the shape and the strategy have no such option."""
         own = SHAPES[form].model_fields.keys() - ShapeOptions.model_fields.keys() - {"points"}
-        inner = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].option_names(options)
+        along = STRATEGIES[form]
+        assert isinstance(along, Nesting)
+        inner = along.others[one_of("strategy", strategy, along.others)].option_names(options)
         for unknown in sorted(options.keys() - {*own, *inner, *PROBLEM}):
             known = (
                 f"its options are {', '.join(sorted(own))}{nearest(unknown, own)}" if own else "it has none"

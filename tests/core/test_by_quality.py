@@ -120,7 +120,9 @@ def test_records_rise_with_quality_within_the_cap_and_topics_keep_their_shares(
             assert not times[ranked][below <= drop * tokens[ranked].sum() * (1 - 1e-9)].any()
         mine = topics == topic
         read = int(tokens[mine] @ times[mine])
-        # Tiers make up for each other, so that a topic is as near as its records allow.
+        # Tiers make up for each other, so that nothing that fits is left to read.
+        room = mine & counted & (times < np.ceil(epochs))
+        assert (tokens[room] > of_tiers.tokens[tiers.topic == topic].sum() - read).all()
         assert abs(read - plan.tokens[topic]) <= tokens[mine].max(initial=0) + TIERS
 
 
@@ -236,6 +238,29 @@ def test_a_topic_of_fewer_tokens_than_tiers_and_one_without_quality():
     assert times[3:].tolist() == [2, 2, 1]
     assert times[:3].sum() == 6 and (np.diff(times[:3]) >= 0).all() and times.max() <= 4
     assert [tier_name(number) for number in tiers.number[tiers.topic == 1]] == ["without"]
+
+
+def test_tiers_are_read_evenly_in_lengths_and_a_long_record_costs_its_topic_no_share():
+    random = np.random.default_rng(2)
+    tokens = np.ceil(random.lognormal(5, 1, 6000)).astype(np.int64)
+    topics, quality = np.repeat(np.arange(30), 200), random.normal(size=6000)
+    # Each topic has a record of a tenth of its tokens, the best or another one.
+    for topic in range(30):
+        mine = np.flatnonzero(topics == topic)
+        tokens[mine[0]] = tokens[mine].sum() // 10
+        quality[mine[0]] = 9.0 if topic % 2 else quality[mine[0]]
+    sizes = {str(topic): int(tokens[topics == topic].sum()) for topic in range(30)}
+    plan, tiers = plan_mix("natural", sizes, max_repeats=4), cut_tiers(quality, tokens, topics)
+    made = plan_tiers(plan, tiers, 4)
+    times = times_of(made, tokens, tiers.codes, random.permutation(6000), topics=tiers.topic)
+    read = np.bincount(topics, tokens * times)
+    assert np.abs(read / plan.tokens - 1).max() < 0.01
+    number = tiers.number[tiers.codes]
+    usual = tokens < 2000
+    for tier in range(4, 10):
+        mine = usual & (number == tier)
+        there, chosen = tokens[mine].mean(), np.average(tokens[mine], weights=times[mine])
+        assert chosen == pytest.approx(there, rel=0.25)
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.4])

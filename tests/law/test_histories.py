@@ -50,6 +50,21 @@ def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
             ) from error
 
 
+def test_nothing_is_lost_along_a_score(
+    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PATH.parent))
+    curricula = importlib.import_module("curricula")
+    for number in range(1, 1 + examples(4)):
+        try:
+            histories.walk(number, tmp_path, curricula.Curricula)
+        except Exception as error:
+            script = PATH.with_name("curricula.py")
+            raise AssertionError(
+                f"history {number}; python {script} --first {number} --histories 1"
+            ) from error
+
+
 def test_a_beginning_that_moves_is_found(
     histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

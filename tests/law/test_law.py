@@ -71,6 +71,13 @@ TEXT_FIELDS = ("text", "body")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
     "refit": ({}, {"clusters": "never"}),
+    "curriculum.score": (None, "difficulty", "length", "score", "extra"),
+    "curriculum.shape": ("rise", "zigzag", "saw", "segment"),
+    "curriculum.points": (None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))),
+    "curriculum.strength": (1.0, 0.5),
+    "curriculum.window": (None, 1),
+    "curriculum.keep": ((), ("source",)),
+    "curriculum.epochs": ("together", "each"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2, {"deep": 2}),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
@@ -155,6 +162,7 @@ ALL_CHOICES = CHOICES | {
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
+    *("curriculum.path", "curriculum.options"),  # a place, and what a shape alone has
     "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats", "mixing.drop"),  # only with mixing.weights
@@ -379,6 +387,7 @@ class Law(RuleBasedStateMachine):
         follows = STRATEGIES[order.get("strategy", "balanced")].follows_targets
         if not follows or not order["traits"].keys() >= order.get("targets", {}).keys():
             order["targets"] = {}  # those that no strategy follows, or of a trait that is not balanced
+        base["curriculum"] = what_goes_with(order, base["curriculum"])
         keep_what_goes_together(base["selection"])
         return Settings(**base)
 
@@ -412,6 +421,7 @@ class Law(RuleBasedStateMachine):
             chosen.order.frozen_tokens,
             chosen.order.targets,
             chosen.selects,
+            chosen.curriculum.on,
             isinstance(chosen.mixing.weights, dict),
         )
         if "greedy_order" not in stages or not any(may_be_refused):
@@ -426,8 +436,10 @@ class Law(RuleBasedStateMachine):
                 "order.targets": {},
                 "selection.method": "none",
                 "mixing.weights": None,
+                "curriculum.score": None,
             }
-            REFUSED[next(name for name in harmless if name.removesuffix("method") in str(error))] += 1
+            said = str(error).replace("folds is", "curriculum.score:")
+            REFUSED[next(name for name in harmless if name.removesuffix("method") in said)] += 1
             self.options |= harmless
             # What came to its end before it was refused is stored.
             self.receipts = {name: made for name in GRAPH if (made := load_receipt(self.store, name))}
@@ -598,6 +610,19 @@ class Law(RuleBasedStateMachine):
                 fit = load_result(store, stage.name, own)
                 assert fit
                 keep_result(store, stage.name, replace(fit, key=key))
+
+
+def what_goes_with(order: dict[str, Any], curriculum: dict[str, Any]) -> dict[str, Any]:
+    """A curriculum without what settings refuse beside its score, its points and the order; none without a score."""
+    if curriculum["score"] is None or order.get("targets"):
+        return {}
+    shape = {"points": curriculum["points"]} if curriculum["points"] else {"shape": curriculum["shape"]}
+    kept = tuple(trait for trait in curriculum["keep"] if trait in order["traits"])
+    return (
+        {name: of for name, of in curriculum.items() if name not in ("points", "shape")}
+        | shape
+        | {"keep": kept}
+    )
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
+from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -181,6 +183,23 @@ def test_exports_hold_all_epochs_of_one_schedule(corpus: Path, make_settings: Ma
     assert len(set(by_sequence.values())) > 0.8 * len(packed)
     frame = load_results(settings.store.path).sequences
     assert frame.drop_duplicates("position")["sequence"].tolist() == orders[0].tolist()
+    # A stretch that ends in the first epoch, behind sequences that come again there.
+    assert np.array_equal(export.block(range(orders.shape[1] - 1)).ids, one_by_one[: orders.shape[1] - 1])
+
+
+@pytest.mark.parametrize("trainer", ["hf-trainer", "olmo-core", "megatron"])
+def test_a_trainer_that_shuffles_is_said_to_lose_the_curriculum(
+    corpus: Path, make_settings: Make, trainer: str
+) -> None:
+    settings = along(make_settings, epochs=2)
+    run_all(settings, Silent())
+    said = str(verify(settings, None, trainer))
+    off, nothing = map(
+        float, re.findall(r"([\d.]+) points off the plan's on average, and ([\d.]+) where", said)[0]
+    )
+    assert off > 0.8 * nothing > 10
+    assert f"by default: the mean rank of quality in a batch is {off}" in said
+    assert "at its best: the mean rank" not in said, "with its lines it reads the plan"
 
 
 def test_records_that_are_not_packed_are_all_in_the_output(corpus: Path, make_settings: Make) -> None:

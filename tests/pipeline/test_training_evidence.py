@@ -31,6 +31,7 @@ from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import training_evidence as stage
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
@@ -201,7 +202,7 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     assert shuffled[0][0] != shuffled[1][0] and shuffled[0][0] != shuffled[0][1]
     repeated = made.planned(TRAINED_ORDERS["repeated_shuffle"], 0)[1].tolist()
     assert repeated == [shuffled[0][0], shuffled[0][0]]
-    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True)
+    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True, "")
 
 
 def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Settings]) -> None:
@@ -209,7 +210,7 @@ def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Sett
     evidence = {"epochs": 1, "tokens": 6_000, "orders": ("fold", "fold_balanced", "rise_apart", "saw")}
     run = planned(settings(evidence, curriculum=curriculum))
     made, of = stage._Tokens.of(run), run.settings
-    lengths = made.stream.traits.counted[made.stream.record(made.plan.document)]
+    lengths = made.stream.traits.counted[made.plan.document]
     ranks = np.array([np.average(part) for part in np.split(lengths, made.plan.indptr[1:-1])])
     # Longer documents, longer ranks: the mean rank of a sequence follows their mean length.
     assert np.corrcoef(ranks.argsort().argsort(), made.ranks.argsort().argsort())[0, 1] > 0.9
@@ -242,6 +243,57 @@ def test_orders_along_a_score_are_those_of_the_core(settings: Callable[..., Sett
     # Other windows, and other names of trainings, with another seed.
     again = made.planned(trained_order("fold"), 2)[1][0]
     assert (again != made.planned(trained_order("fold"), 1)[1][0]).any()
+
+
+@pytest.mark.parametrize(("items", "batch"), [(0, 4), (3, 4), (64, 4), (1001, 16), (977, 1)])
+def test_every_beginning_of_places_is_spread_evenly(items: int, batch: int) -> None:
+    places = stage.evenly_first(items, batch)
+    assert sorted(places) == list(range(items))
+    runs = places[:: 1 if items < 2 * batch else batch] // batch
+    for few in range(2, len(runs)):
+        # No gap is much larger than the mean one.
+        gaps = np.diff(np.sort(runs[:few]), prepend=-1, append=runs.max() + 1)
+        assert gaps.max() <= 3 * len(runs) / few + 1
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
+    settings: Callable[..., Settings], epochs: int
+) -> None:
+    curriculum = {"score": "length", "shape": "rise"}
+    sequence = {"length": LENGTH, "batch": 4, "epochs": epochs}
+    evidence = {"tokens": 3_000, "epochs": epochs, "orders": ("curated", "saw", "random_documents")}
+    run = planned(settings(evidence, curriculum=curriculum, sequence=sequence), "scores")
+    made = stage._Tokens.of(run)
+    every = load_sequence_order(run)
+    assert made.rows < 0.7 * every.shape[1]
+    for name in evidence["orders"]:
+        plan, read = made.planned(trained_order(name), 0)
+        assert read.shape == (epochs, made.rows)
+        # Every sequence is read once an epoch, or as often in all.
+        assert (np.bincount(read.ravel()) == epochs).all()
+        arrays = made.data(trained_order(name), 0)
+        assert arrays["ids"].shape == (made.rows, LENGTH)
+        np.testing.assert_array_equal(arrays["ids"][arrays["epochs"]], made.ids(plan)[0][read])
+    curated = made.planned(trained_order("curated"), 0)[1].ravel()
+    ranks = made.ranks[curated]
+    first, last = ranks[: len(ranks) // 4].mean(), ranks[-len(ranks) // 4 :].mean()
+    assert first < 0.3 and last > 0.7
+    # It is the plan's own order of these sequences.
+    place = {number: at for at, number in enumerate(made.numbers[: made.rows].tolist())}
+    assert [place[number] for number in every.ravel().tolist() if number in place] == curated.tolist()
+
+
+def test_epochs_that_do_not_fit_a_plan_along_a_score_are_refused(settings: Callable[..., Settings]) -> None:
+    plan = {"curriculum": {"score": "length"}, "sequence": {"length": LENGTH, "batch": 4, "epochs": 3}}
+    with pytest.raises(
+        InputError, match=r"evidence.epochs is 2, and the plan has one schedule over 3 epochs"
+    ):
+        ran(settings({}, **plan))
+    with pytest.raises(
+        InputError, match=r"'curated_epochs_apart', which follows no score.* sequence.epochs to 3"
+    ):
+        ran(settings({"orders": ("curated_epochs_apart",), "epochs": 3}, **plan))
 
 
 def test_trainings_are_named_by_what_decides_them(settings: Callable[..., Settings]) -> None:
@@ -429,8 +481,8 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("nope",), "'nope' is no order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
-        (("curated/saw",), "'curated/saw' names 'saw', a schedule of the plan's sequences; name it alone"),
-        (("saw/balanced",), "names 'saw', a schedule"),
+        (("curated/saw",), "'saw' is a schedule of a score"),
+        (("saw/balanced",), "'saw' is a schedule of a score"),
         (("saw_balanced",), "'saw_balanced', which follows a score; name one in curriculum.score"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -177,6 +177,7 @@ def test_the_picture_shows_it() -> None:
         ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
         ({"keep": "quality"}, "keep is 'quality'; expected one of source"),
         ({"score": None, "shape": "saw"}, "shape is given, and score is not"),
+        ({"strategy": "block_shuffle"}, "strategy is 'block_shuffle'; expected one of "),
         ({"strategy": "saw"}, "strategy is 'saw', which is a schedule; expected shape='saw'"),
         ({"window": 0.1}, "window is no argument of a table's order; expected score_window"),
         ({"targets": {"source": {"progress": [0, 1], "a": [0.1, 0.3]}}}, "an order follows one of them"),

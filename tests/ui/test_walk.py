@@ -220,7 +220,7 @@ def test_a_click_materialises_all_and_the_output_before_the_evidence(
         expect(on_graph(page, asset)).to_be_visible()
     materialise_all(page, dev)
     expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
-    expect(page.get_by_text(f"{len(list(all_checks(GRAPH)))} checks")).to_be_visible()
+    expect(page.get_by_text(f"{len(list(all_checks(GRAPH, load_settings(config))))} checks")).to_be_visible()
     ((run, about),) = dev.runs().items()
     assert about["status"] == "SUCCESS"
     started = [e["stepKey"] for e in dev.said(run) if e["__typename"] == "ExecutionStepStartEvent"]
@@ -326,9 +326,9 @@ def test_tables_show_the_evidence(made: Metadata, walk: Walk) -> None:
     assert made["curated_output"]["output_folder"].value == str(settings.output.path)
 
 
-def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata) -> None:
+def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
     said = dev.checks()
-    assert set(said) == {check.name for _, check in all_checks(GRAPH)}
+    assert set(said) == {check.name for _, check in all_checks(GRAPH, load_settings(walk.config))}
     # Names of checks and keys of settings (`order.length_bins`) are what people write, too.
     names = re.compile(rf"{'|'.join(said)}|\b\w+\.\w+\b|\S+/\S+")
     machine = {name: re.findall(r"\w*_\w*", names.sub("", text)) for name, text in said.items()}

@@ -10,7 +10,7 @@ depends on no order that is judged.
 
 Ranks are by token. Asked: the rank of the schedule; with `strength` below 1, the mean rank that is left of it.
 Guarantee: the same figures for the same arguments. Tokens are counted exactly.
-Cost: O(D N) for each trait, and a sort of N for the curves; some 60 bytes a run beside the input.
+Cost: O(D N) for each trait, and a sort of N for the curves; some 150 bytes a run beside the input.
 Known weakness: a run of tokens is compared with the schedule at its middle.
 """
 
@@ -38,6 +38,13 @@ POINTS = 100
 TENTHS = 10
 BANDS = (0.1, 0.9)
 """Quantiles of the ranks along the order."""
+FEWEST = 50
+"""Fewest sequences of which it can be told whether they follow a schedule."""
+TIMES, RANKS = 1.3, 0.01
+"""An order follows its schedule where it is at most so many times as far from it as window shuffles are, and so much of
+the ranking more."""
+REACHED = 0.15
+"""Largest distance of the plain order's tenths from the asked ranks, in the mean, at which a schedule can be had."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +168,13 @@ class _Stream:
     """Runs in the order of their sequences."""
 
     def __init__(self, runs: ScoredRuns, order: Ints) -> None:
-        self.runs = row_entries(runs.indptr, order)[0]
+        self.source, self.runs = runs, row_entries(runs.indptr, order)[0]
         self.tokens = np.ascontiguousarray(runs.tokens[self.runs])
         self.ends = np.cumsum(self.tokens)
-        self.rank = runs.rank[self.runs]
+
+    @property
+    def rank(self) -> Floats:
+        return self.source.rank[self.runs]
 
     @property
     def total(self) -> int:
@@ -173,9 +183,9 @@ class _Stream:
     def mean_ranks(self, begins: Floats, ends: Floats) -> Floats:
         """Mean rank of the tokens with a score in each [begin, end), float64 (n,); NaN where there is none."""
         knots = np.concatenate([[0], self.ends])
-        scored = ~np.isnan(self.rank)
-        tokens = np.where(scored, self.tokens, 0)
-        sums = np.concatenate([[0.0], np.cumsum(tokens * np.nan_to_num(self.rank))])
+        rank = self.rank
+        tokens = np.where(np.isnan(rank), 0, self.tokens)
+        sums = np.concatenate([[0.0], np.cumsum(tokens * np.nan_to_num(rank, copy=False))])
         counts = np.concatenate([[0], np.cumsum(tokens)])
         total, number = (
             np.interp(ends, knots, reached) - np.interp(begins, knots, reached) for reached in (sums, counts)
@@ -258,13 +268,37 @@ def measure_along(
         "curves": {name: values.tolist() for name, values in curves.items()},
         "deviation": {name: float(off / max(1.0, tokens)) for name, (off, tokens) in deviations.items()},
         "off": {
-            name: float(np.nanmean([np.abs(ranks - curves["asked"]) for ranks in several]))
+            name: float(_means_of_known(np.abs(np.ravel([ranks - curves["asked"] for ranks in several])))[0])
             for name, several in compared.items()
         },
         "traits": traits,
         "along": along,
         "seam": [{"achieved": achieved, "asked": asked} for achieved, asked in jumps.tolist()],
     }
+
+
+def strays(scale: Mapping[str, Any]) -> bool:
+    """Whether an order with these figures of `measure_along` is farther from its schedule than window shuffles are."""
+    off, deviation = scale["off"], scale["deviation"]
+    pairs = (off["achieved"], off["shuffled"]), (deviation["asked"], deviation["shuffled"])
+    return any(ours > TIMES * shuffled + RANKS for ours, shuffled in pairs)
+
+
+def out_of_reach(scale: Mapping[str, Any], sequences: int) -> float | None:
+    """The mean distance of the plain order's tenths from the asked ranks, where that is more than REACHED and chance in
+    so many sequences; else None."""
+    asked, achievable = (
+        np.array(scale["curves"][name], np.float64).reshape(TENTHS, -1) for name in ("asked", "achievable")
+    )
+    gap = float(_means_of_known(np.abs(_means_of_known(achievable - asked)))[0])
+    return gap if gap > REACHED + 1.0 / np.sqrt(sequences) else None
+
+
+def _means_of_known(values: Floats) -> Floats:
+    """The mean of the numbers in each row, float64 (n,), of those that are not NaN; 0 where none is known."""
+    known = ~np.isnan(np.atleast_2d(values))
+    sums = np.where(known, np.atleast_2d(values), 0.0).sum(axis=1)
+    return np.asarray(sums / np.maximum(known.sum(axis=1), 1))
 
 
 class _LapFigures(NamedTuple):
@@ -294,11 +328,10 @@ def _measure_lap(
     from dagster_divorder.core.kernels.schedule import point_deviations
 
     plain = _Stream(runs, lap.plain)
+    width = int(np.clip(lap.width, 1, max(1, plain.total)))
 
-    def batches(order: Ints, stream: _Stream) -> tuple[Ints, dict[str, tuple[Floats, Floats]]]:
-        bounds = edges(runs.sizes[order])
-        width = int(np.clip(lap.width, 1, max(1, plain.total)))
-        deviations = {
+    def batches(stream: _Stream, bounds: Ints) -> dict[str, tuple[Floats, Floats]]:
+        return {
             trait: point_deviations(
                 stream.tokens,
                 codes[stream.runs],
@@ -310,30 +343,32 @@ def _measure_lap(
             )
             for trait, (codes, _) in runs.traits.items()
         }
-        return bounds, deviations
 
-    achieved = _Stream(runs, lap.order)
-    bounds, ours = batches(lap.order, achieved)
-    shuffled, ranks, off = [], [], np.zeros(2)
+    achieved, bounds = _Stream(runs, lap.order), edges(runs.sizes[lap.order])
+    curves, seams = _curves(runs, lap, schedule, achieved, plain, points), _seams(lap, schedule, achieved)
+    deviations = {
+        "asked": achieved.deviation(schedule, lap.begin),
+        "achievable": plain.deviation(schedule, lap.begin),
+        "shuffled": np.zeros(2),
+    }
+    ours = batches(achieved, bounds)
+    # One order beside the plain one is in memory.
+    del achieved
+    ranks, shuffled = [], []
     for draw in range(draws):
         order = lap.shuffled([*seed, draw])
         stream = _Stream(runs, order)
-        off += stream.deviation(schedule, lap.begin)
+        deviations["shuffled"] += stream.deviation(schedule, lap.begin)
         ranks.append(_means(stream, points))
-        shuffled.append(batches(order, stream)[1])
+        shuffled.append({trait: tv for trait, (tv, _) in batches(stream, edges(runs.sizes[order])).items()})
+        del stream
     return _LapFigures(
-        curves=_curves(runs, lap, schedule, achieved, plain, points),
+        curves=curves,
         shuffled=ranks,
-        deviations={
-            "asked": achieved.deviation(schedule, lap.begin),
-            "achievable": plain.deviation(schedule, lap.begin),
-            "shuffled": off,
-        },
+        deviations=deviations,
         middles=lap.begin + (1.0 - lap.begin) * (bounds[1:] + bounds[:-1]) / (2 * max(1, plain.total)),
-        traits={
-            trait: (*ours[trait], [deviations[trait][0] for deviations in shuffled]) for trait in runs.traits
-        },
-        seams=_seams(lap, schedule, achieved),
+        traits={trait: (*ours[trait], [draw[trait] for draw in shuffled]) for trait in runs.traits},
+        seams=seams,
     )
 
 

@@ -82,6 +82,17 @@ def findings(metrics: Metrics) -> list[str]:
     return sentences + warnings_of(ours["targets"])
 
 
+def schedule_findings(measured: Mapping[str, Any]) -> list[str]:
+    """What a summary says of an order along a schedule, by the figures of the stage `schedule`, in place of
+    `findings`: whose mix is nearer than that of window shuffles at each point, for every trait."""
+    return [
+        f"{trait}: batches are {100 * figures['batch']:.2f} % off the mix at their point of the schedule, "
+        f"{100 * figures['shuffled']:.2f} % after window shuffles; at worst {100 * figures['worst']:.2f} %, "
+        f"{100 * figures['worst_shuffled']:.2f} %"
+        for trait, figures in measured["scales"]["sequences"]["traits"].items()
+    ]
+
+
 def _share(compared: Mapping[str, Any]) -> str:
     return "all" if compared["always"] else f"{compared['better']:.1%} of"
 

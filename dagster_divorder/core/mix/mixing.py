@@ -162,8 +162,8 @@ def times_of(
     consumed: int (N,), how often each record has been read, a lower bound of the result. A record without tokens occurs
     once if its value has a share. topics: int (K,), the topic of each value, where values are tiers. What the whole
     records of a tier miss or exceed goes to the next tier of its topic, within the whole numbers next to its epochs.
-    Only in a topic's last tier records that are too long are passed over; elsewhere tiers of a few records would be
-    read in the shortest of them.
+    Records of a tier occur once more in turn, since the ones that fit into a small tier would be the shortest. Only
+    what the whole topic misses is filled up with those that fit, from its last tier down.
 
     Raises:
         InputError: the plan is too small for a single record.
@@ -172,17 +172,24 @@ def times_of(
     times = least.copy()
     by_value = order[np.argsort(codes[order], kind="stable")]
     ends = np.cumsum(np.bincount(codes, minlength=len(plan.names)))
-    topics = np.arange(len(plan.names)) if topics is None else topics
+    records_of = np.split(by_value, ends[:-1])
+    tiered, topics = topics is not None, np.arange(len(plan.names)) if topics is None else topics
     missed = np.zeros(int(topics.max(initial=0)) + 1, np.int64)
-    values = np.flatnonzero(plan.tokens)
-    last = np.append(np.diff(topics[values]) != 0, True)
-    for value, fills in zip(values, last, strict=False):
-        records = by_value[ends[value - 1] if value else 0 : ends[value]]
-        size, planned, topic = int(plan.sizes[value]), int(plan.tokens[value]), topics[value]
-        missed[topic] += planned
-        wanted = min(max(int(missed[topic]), planned // size * size), -(-planned // size) * size)
-        times[records] = _times(tokens[records], wanted, least[records], fills)
+    values, sizes = np.flatnonzero(plan.tokens), np.maximum(plan.sizes, 1)
+    fewest, most = plan.tokens // sizes, -(-plan.tokens // sizes)
+    goes_on = np.append(np.diff(topics[values]) == 0, False)
+    for value, in_turn in zip(values, goes_on, strict=False):
+        records, topic = records_of[value], topics[value]
+        missed[topic] += plan.tokens[value]
+        wanted = int(np.clip(missed[topic], fewest[value] * sizes[value], most[value] * sizes[value]))
+        times[records] = _times(tokens[records], wanted, least[records], in_turn)
         missed[topic] -= int(times[records] @ tokens[records])
+    for value in values[::-1] if tiered else ():
+        records, topic = records_of[value], topics[value]
+        room = records[times[records] < most[value]]
+        more = room[first_fit(tokens[room], int(missed[topic]))]
+        times[more] += 1
+        missed[topic] -= int(tokens[more].sum())
     without = tokens == 0
     times[without] = np.maximum(least[without], (plan.epochs > 0)[codes[without]])
     if not (times @ tokens.astype(np.float64)) > 0:
@@ -193,9 +200,9 @@ def times_of(
     return times
 
 
-def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], fills: np.bool_) -> NDArray[np.int32]:
+def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], in_turn: np.bool_) -> NDArray[np.int32]:
     """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`. lengths:
-    int64 (n,). fills: whether records may be passed over; else those that occur once more are the first."""
+    int64 (n,). in_turn: those that occur once more are the first ones; none that is too long is passed over."""
     level = wanted // int(lengths.sum())
     # Records that were consumed more often than `level` take the room of others.
     while level and np.maximum(consumed, level) @ lengths > wanted:
@@ -204,7 +211,7 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], fills: np.bo
     open_ = np.flatnonzero(consumed <= level)
     if (left := wanted - int(times @ lengths)) > 0:
         first = np.cumsum(lengths[open_]) - lengths[open_] / 2 < left
-        times[open_[_nearest(lengths[open_], left) if fills else first]] += 1
+        times[open_[first if in_turn else _nearest(lengths[open_], left)]] += 1
     return times
 
 

@@ -1,10 +1,11 @@
 """training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
 
-Models are trained on the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as
-planned; `random_sequences` reads the same sequences, shuffled anew each epoch. Every order is compared with these
-shuffles, training by training from the same weights; orders whose attention stops at documents, with the same shuffles
-read that way. Orders of documents take the same tokens apart and pack them again by `concat`; conversations by their
-own method, whole. The output does not need this stage.
+Models are trained on the beginning of the plan, `evidence.tokens` tokens of it; where the plan follows a score, on
+batches that are evenly spaced in it. `curated` reads its sequences as planned; `random_sequences` reads the same
+sequences, shuffled anew each epoch. Every order is compared with these shuffles, training by training from the same
+weights; orders whose attention stops at documents, with the same shuffles read that way. Orders along a score are of
+the plan's sequences, too. Orders of documents take the same tokens apart and pack them again by `concat`; conversations
+by their own method, whole. The output does not need this stage.
 
 Losses are of the tokens that are trained on, in training and in validation, which reads whole conversations.
 
@@ -176,8 +177,8 @@ def _train_in_each_order(run: Run) -> Made:
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """What is trained on: sequences of the `plan`, in the order of its first epoch. numbers: of these sequences in the
-    whole plan, int64 (S,)."""
+    """What is trained on: sequences of the `plan`, in the order in which it first reads them. numbers: their numbers in
+    the whole plan, int64 (S,)."""
 
     run: Run
     stream: TrainingStream
@@ -186,20 +187,27 @@ class _Tokens:
     size: _Size
 
     @classmethod
-    def of(cls, run: Run) -> _Tokens:
-        packed, numbers = load_packed(run), load_sequence_order(run)[0]
+    def of(cls, run: Run, size: _Size | None = None) -> _Tokens:
+        """size: by default as large as `evidence.tokens` asks."""
+        packed, read = load_packed(run), load_sequence_order(run).ravel()
+        numbers = read[np.sort(np.unique(read, return_index=True)[1])]
         stream, mask = load_stream(run), load_loss_mask(run)
         if mask is not None:
             rows = stream.view.document_row[packed.document]
             before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
             # A sequence without a trained token would leave its batch without a loss.
             numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
-        size = _whole_size(run.settings, packed, packed.tokens[numbers])
-        plan = _take(packed, numbers[: size.rows])
+        places = np.arange(len(numbers))
+        if run.settings.curriculum.on:
+            # The beginning of the plan has one end of the score.
+            places = evenly_first(len(numbers), run.settings.evidence.batch or run.settings.sequence.batch)
+        size = size or _whole_size(run.settings, packed, packed.tokens[numbers[places]])
+        numbers = numbers[np.sort(places[: size.rows])]
+        plan = _take(packed, numbers)
         if run.settings.masked:
             # No longer than the longest, where a sequence holds a short record and padding.
             plan = replace(plan, sequence_length=int(plan.tokens.max()))
-        return cls(run, stream, plan, numbers[: size.rows], size)
+        return cls(run, stream, plan, numbers, size)
 
     @property
     def length(self) -> int:
@@ -220,11 +228,13 @@ class _Tokens:
             return rows.gather(), rows.trained
 
     def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
-        """What a training reads: `ids` (n, L) in the order of the first epoch; of these rows the `lengths` of their
-        runs, int64 (Q,), and the `counts` of runs, int64 (n,); `epochs`, the rows of each, int64 (E, n); `padded`,
-        bool (1,), whether any row has padding; where not all is trained on, `trained`, as `in_memory_export` has it."""
+        """What a training reads: `ids` (n, L) in the order in which they are first read; of these rows the `lengths` of
+        their runs, int64 (Q,), and the `counts` of runs, int64 (n,); `epochs`, the rows of each, int64 (E, n);
+        `padded`, bool (1,), whether any row has padding; where not all is trained on, `trained`, as `in_memory_export`
+        has it."""
         plan, epochs = self.planned(order, seed)
-        first, place = epochs[0], np.empty(len(plan), np.int64)
+        read = epochs.ravel()
+        first, place = read[np.sort(np.unique(read, return_index=True)[1])], np.empty(len(plan), np.int64)
         place[first] = np.arange(len(first))
         used = _take(plan, first)
         ids, trained = self.ids(used)
@@ -284,9 +294,15 @@ class _Tokens:
     def scheduled(self, order: TrainedOrder, seed: int) -> np.ndarray:
         """The plan's sequences along a schedule, as an order names it, int64 (E, n). Windows are counted in the batches
         of these trainings."""
-        settings = self.run.settings
-        sequence = settings.sequence.model_copy(update={"batch": self.size.batch, "length": self.length})
-        settings = settings.model_copy(update={"sequence": sequence})
+        given, epochs = self.run.settings, self.run.settings.evidence.epochs
+        own = {"batch": self.size.batch, "length": self.length, "epochs": epochs}
+        followed = {"strength": given.curriculum.strength or 1.0}
+        settings = given.model_copy(
+            update={
+                "sequence": given.sequence.model_copy(update=own),
+                "curriculum": given.curriculum.model_copy(update=followed),
+            }
+        )
         arguments = settings.shape_arguments(
             order.sequences, order.inside, int(self.plan.tokens[: self.rows].sum())
         )
@@ -294,7 +310,8 @@ class _Tokens:
         return epoch_orders(
             items.counts,
             items.groups,
-            settings.evidence.epochs,
+            epochs,
+            together=settings.schedule_epochs > 1,
             weights=items.weights,
             coordinates=items.coordinates,
             scores=self.ranks[: self.rows],
@@ -308,9 +325,12 @@ class _Tokens:
     def curated_epochs(self, rows: int) -> np.ndarray:
         """The plan's own orders of the sequences that are read, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
-        place = np.full(orders.shape[1], -1)
+        if self.run.settings.schedule_epochs > 1:
+            # One order of all epochs, in which an epoch does not read every sequence.
+            orders = orders.reshape(1, -1)
+        place = np.full(orders.max(initial=-1) + 1, -1)
         place[self.numbers[:rows]] = np.arange(rows)
-        read = [place[order][place[order] >= 0] for order in orders]
+        read = [row for order in orders for row in place[order][place[order] >= 0].reshape(-1, rows)]
         return np.stack([read[epoch % len(read)] for epoch in range(self.run.settings.evidence.epochs)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
@@ -400,9 +420,7 @@ class _Prepared:
         if evidence.budget_seconds is None:
             return prepared
         size = prepared.within(evidence.budget_seconds)
-        plan = tokens.plan if size == tokens.size else tokens.plan.part(0, size.rows)
-        numbers = tokens.numbers[: size.rows]
-        return replace(prepared, tokens=replace(tokens, size=size, plan=plan, numbers=numbers))
+        return replace(prepared, tokens=tokens if size == tokens.size else _Tokens.of(run, size))
 
     @cached_property
     def decides(self) -> str:
@@ -415,6 +433,7 @@ class _Prepared:
             versions(run, "packed_sequences", "sequence_order", "base_model"),
             [content_hash(array) for array in self.shared.values()],
             *([reading(run)] if run.settings.masked else []),
+            *([content_hash(self.tokens.numbers)] if run.settings.curriculum.on else []),
         )
 
     def trainings(self) -> list[_Training]:
@@ -630,7 +649,10 @@ def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
     options: dict[str, Any] = {name: settings.strategy_key(name) for name in read if name in STRATEGIES}
     if order.inside:
         along = settings.shape_arguments(order.sequences, order.inside, tokens=1)
-        options["along"] = {**along, "window": settings.curriculum.window}
+        own = settings.curriculum
+        options["along"] = {**along, "window": own.window}
+        if settings.evidence.epochs > 1:
+            options["along"]["epochs"] = own.epochs
     sequence = settings.sequence
     balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
     return [*strategies, [settings.seed, options, balanced if {*strategies} - PLAIN else None]]
@@ -951,8 +973,34 @@ def _check_settings(run: Run) -> None:
             "evidence.tokens is set, and an input holds pairs, whose loss compares two answers; trainings here have "
             "the loss of one text: unset evidence.tokens"
         )
+    _check_epochs(run.settings)
     check_model(run.settings.evidence.model, run.settings.sequence.length)
     check_special_tokens(run.settings)
+
+
+def _check_epochs(settings: Settings) -> None:
+    evidence = settings.evidence
+    orders = {trained_order(name).sequences: name for name in orders_of(settings)}
+    if settings.curriculum.on and "epochs" in orders:
+        raise InputError(
+            f"evidence.orders names {orders['epochs']!r}, which follows no score, and the plan follows "
+            f"{settings.curriculum.score}; set sequence.epochs to {evidence.epochs} and name curated instead"
+        )
+    if "curated" in orders and settings.schedule_epochs > 1 and settings.schedule_epochs != evidence.epochs:
+        raise InputError(
+            f"evidence.epochs is {evidence.epochs}, and the plan has one schedule over {settings.schedule_epochs} "
+            f"epochs; expected {settings.schedule_epochs}: set evidence.epochs, or sequence.epochs to "
+            f'{evidence.epochs}, or curriculum.epochs to "each"'
+        )
+
+
+def evenly_first(items: int, batch: int) -> np.ndarray:
+    """Places 0 to items - 1 in runs of `batch`, int64 (items,), so that every beginning of it is spread evenly."""
+    runs = -(-items // batch)
+    # Multiples of the golden ratio, less their whole parts.
+    order = np.argsort(np.argsort(np.arange(runs) * 0.6180339887498949 % 1.0, kind="stable"), kind="stable")
+    places = (order[:, None] * batch + np.arange(batch)).ravel()
+    return places[places < items]
 
 
 def _count_trainings(settings: Settings) -> int:

@@ -40,7 +40,13 @@ from dagster_divorder.core.measure.packed import (
     sequences_stream,
 )
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
-from dagster_divorder.core.measure.tables import SHUFFLED, drift_columns, findings, table_rows
+from dagster_divorder.core.measure.tables import (
+    SHUFFLED,
+    drift_columns,
+    findings,
+    schedule_findings,
+    table_rows,
+)
 from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
@@ -58,7 +64,7 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.measure.schedule import load_schedule
+from dagster_divorder.stages.measure.schedule import follows_the_schedule, load_schedule
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
@@ -77,6 +83,7 @@ from dagster_divorder.view.measures import (
     side_by_side,
     summary_row,
 )
+from dagster_divorder.view.schedule import rows as schedule_rows
 from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
@@ -139,7 +146,7 @@ def _measure_diversity(run: Run) -> Made:
     if "plot" in run.settings.output.sidecars:
         files["picture"] = File(_picture(run, traits, count, measured), "png")
     summary = [summary_row(name, metrics[name]) for name in ORDERS]
-    told = findings(metrics)
+    told = schedule_findings(load_schedule(run)) if run.settings.curriculum.on else findings(metrics)
     if run.settings.masked:
         told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
     return Made(files, figures={"summary": summary, "findings": told})
@@ -378,6 +385,11 @@ def remedy(settings: Settings) -> str:
             f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
             "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
         )
+    if settings.curriculum.on:
+        return (
+            "give more room with curriculum.window, give the trait more weight in order.traits, or make fewer values "
+            "of it (clusters.k, order.length_bins)"
+        )
     fill = "; where long documents fill whole sequences, cut them with packing.piece_tokens"
     return (
         "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
@@ -412,6 +424,18 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
         for name in FOLLOWED
         if ours[name] is not None and shuffled[name]
     }
+    if run.settings.curriculum.on:
+        scale = load_schedule(run)["scales"]["sequences"]
+        pairs = (
+            {"off the schedule": (scale["off"]["achieved"], scale["off"]["shuffled"])} if scale["off"] else {}
+        )
+        pairs |= {
+            f"batch TV there of {trait}": (figures["batch"], figures["shuffled"])
+            for trait, figures in scale["traits"].items()
+        }
+        times |= {
+            f"{name}, times window shuffles": ours / other for name, (ours, other) in pairs.items() if other
+        }
     return figures | times
 
 
@@ -429,6 +453,8 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     if verdict.schedule:
         shown["schedule"] = Text(schedule.markdown(verdict.schedule))
     drift = Table(load_stationarity(run).rows())
+    if verdict.schedule:
+        shown["schedule"] = Table(schedule_rows(verdict.schedule["scales"]["sequences"]))
     return {**shown, "drift": drift, "measures": Table(load_table(run))}
 
 
@@ -437,6 +463,13 @@ def _order_beats_shuffling(run: Run) -> Finding:
     also has the documents in order. The output is whole and can be trained on even if this fails."""
     verdict = load_verdict(run)
     lines = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    if verdict.schedule:
+        return Finding(
+            passed=verdict.passed or not verdict.compared,
+            text=f"{' '.join(verdict.sentences)}\n\n{lines}",
+            remedy=verdict.remedy,
+            figures={items: schedule_rows(scale) for items, scale in verdict.schedule["scales"].items()},
+        )
     return Finding(
         passed=verdict.sequences.passed,
         text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{lines}",
@@ -454,9 +487,19 @@ def _nothing_drifts(run: Run) -> Finding:
         if drift.passed
         else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
     )
+    shuffles = "shuffles of it"
+    if drift.follows:
+        shuffles, meaning = (
+            "shuffles inside the windows of its schedule",
+            (
+                "only the score moves, and what goes with it"
+                if drift.passed
+                else "more moves than the score and what goes with it. The output is whole and can be trained on"
+            ),
+        )
     return Finding(
         passed=drift.passed,
-        text=f"{drift.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} shuffles of it: what the training "
+        text=f"{drift.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} {shuffles}: what the training "
         f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meaning}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": drift.rows()},
@@ -508,8 +551,16 @@ DIVERSITY_METRICS = WholeCorpus(
             name="order_beats_shuffling",
             description="Every sequence, batch and run of batches keeps the corpus's own mix of the traits that are "
             "balanced (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, the seam "
-            "between two epochs included.",
+            "between two epochs included. Along a curriculum every batch keeps the mix at its point of the schedule "
+            "better than after shuffling inside windows.",
             check=_order_beats_shuffling,
+        ),
+        Check(
+            name="follows_the_schedule",
+            description="The order follows the score of the curriculum as its schedule asks, as closely as a shuffle "
+            "inside the windows of the schedule does.",
+            check=follows_the_schedule,
+            when=lambda settings: settings.curriculum.on,
         ),
         Check(
             name="nothing_drifts",

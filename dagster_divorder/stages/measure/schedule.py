@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.measure.schedule import (
+    FEWEST,
     BatchEdges,
     Lap,
     Schedule,
@@ -24,6 +25,8 @@ from dagster_divorder.core.measure.schedule import (
     measure_along,
     of_sequences,
     of_tokens,
+    out_of_reach,
+    strays,
 )
 from dagster_divorder.core.order.curricula import SHAPES
 from dagster_divorder.core.order.epochs import epoch_seed
@@ -31,7 +34,7 @@ from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import File, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
@@ -39,6 +42,7 @@ from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import consumed_reads, load_packed
 from dagster_divorder.stages.order.scores import sequence_scores, stream_scores
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.view.schedule import followed
 
 
 def load_schedule(run: Run) -> dict[str, Any]:
@@ -185,6 +189,59 @@ def _measure_schedule(run: Run) -> Made:
         "scales": scales,
     }
     return Made({"measured": File(orjson.dumps(measured), "json")})
+
+
+def follows_the_schedule(run: Run) -> Finding:
+    """Compares the ranks along both orders with the asked ones, beside window shuffles and the plain order. The output
+    is whole and can be trained on even if this fails."""
+    settings, measured = run.settings, load_schedule(run)
+    scale, window, name = measured["scales"]["sequences"], measured["window"], followed(measured)
+    sequences = round(window["sequences"] / window["share"])
+    if sequences < FEWEST or not scale["traits"]:
+        text = f"Whether {sequences:,} sequences follow {name} cannot be told; expected {FEWEST} or more."
+        return Finding(passed=True, text=text)
+    off = scale["off"]
+    figures = (
+        f"the mean rank is {off['achieved']:.3f} off the schedule, {off['shuffled']:.3f} after window shuffles, "
+        f"{off['achievable']:.3f} by the schedule alone"
+    )
+    astray = [items for items, of_items in measured["scales"].items() if strays(of_items)]
+    gap = out_of_reach(scale, sequences)
+    if astray:
+        text = f"The {' and the '.join(astray)} do not follow {name}: {figures}."
+        remedy = (
+            "set a smaller curriculum.window, in which they move, and order.separate_copies = false where copies are "
+            "many; if it stays, delete the store's results of greedy_order and sequence_order and run again"
+        )
+    elif gap is not None:
+        text = f"What is asked of {name} cannot be had: tenths are {gap:.3f} off even by the schedule alone."
+        remedy = _remedy_out_of_reach(settings)
+    else:
+        text, remedy = f"The order follows {name}: {figures}.", ""
+    deviations = [{"items": items, **of_items["deviation"]} for items, of_items in measured["scales"].items()]
+    return Finding(
+        passed=not astray and gap is None,
+        text=text,
+        remedy=remedy,
+        figures={"deviation": deviations, "off": [{"items": "sequences", **off}]},
+    )
+
+
+def _remedy_out_of_reach(settings: Settings) -> str:
+    curriculum = settings.curriculum
+    if curriculum.points is not None:
+        return (
+            "every document has one place, so the ranks of all of training average 0.5: let curriculum.points pass all "
+            "ranks, each for its share of training"
+        )
+    if curriculum.keep:
+        return f"curriculum.keep holds the shares of {', '.join(curriculum.keep)}, which go with the score: keep fewer"
+    if settings.order.frozen_tokens:
+        return "what is consumed already (order.frozen_tokens) leaves no more; nothing needs to be done"
+    return (
+        "sequences hold documents of unlike scores: shorter sequences (sequence.length), or packing.method = "
+        '"concat", keep like scores together'
+    )
 
 
 def _schedule_reads(settings: Settings) -> tuple[str, ...]:

@@ -254,6 +254,14 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
         notes.append(
             f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
         )
+    if computed_score(run.settings) == "loss":
+        known, vocabulary = numbers[np.isfinite(numbers)], run.receipt("deep_model").facts["vocabulary"]
+        if len(known) and (mean := known.mean()) > np.log(vocabulary):
+            notes.append(
+                f"the mean loss is {mean:.1f} nats a token, worse than guessing among {vocabulary:,} tokens "
+                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model to "
+                "a causal language model that does, or follow 'difficulty'"
+            )
     if run.settings.curriculum.path is not None:
         return notes
     for found in find_inputs(run.settings):
@@ -284,7 +292,7 @@ def _rank_records(run: Run) -> Made:
     if len(values) == 1:
         raise InputError(
             f"curriculum.score: {name!r} is {known[0]:g} in every record; expected scores that differ: name another, "
-            "or remove curriculum.score"
+            f"or remove curriculum.score{''.join(f'; {note}' for note in notes)}"
         )
     kept = [traits.codes[trait] for trait in settings.curriculum.keep]
     rank = token_ranks(numbers, traits.counted, kept)
@@ -335,6 +343,7 @@ def _remedy(settings: Settings) -> str:
 def _scores_reads(settings: Settings) -> tuple[str, ...]:
     computed = computed_score(settings)
     stages = [COMPUTED[computed][0]] if computed else []
+    stages += ["deep_model"] if computed == "loss" else []
     stages += ["fields"] if score_field(settings) else []
     stages += ["ids"] if settings.curriculum.path is not None and settings.input.id_field else []
     return tuple(dict.fromkeys(["raw_docs", "token_counts", "traits", *stages]))

@@ -1,0 +1,437 @@
+"""The scores that a curriculum follows: computed, a field, a column of one's own file; when they are computed again,
+and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder.core.arrow import text_array
+from dagster_divorder.core.text.statistics import compression_ratio, lexical_diversity
+from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.models.loss import load
+from dagster_divorder.models.spec import read_spec
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, open_run, run_all
+from dagster_divorder.stages.corpus.raw_docs import record_index
+from dagster_divorder.stages.text.loss_mask import mask_of
+from dagster_divorder.stages.text.token_counts import tokenize
+from dagster_divorder.store.ids import hex_ids
+from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.state import Receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.models.test_loss import losses_of
+from tests.tiny_models import causal_checkpoints
+
+Make = Callable[..., Settings]
+
+RECORDS: list[dict[str, Any]] = [
+    {**record, "id": f"record {at}", "quality": at % 7 / 7, "meta": {"score": at}}
+    for at, record in enumerate(topic_records(30))
+]
+RECORDS.append({**RECORDS[0], "quality": 0.9, "id": "again"})  # another record of the same text
+
+
+@pytest.fixture(autouse=True)
+def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", RECORDS)
+
+
+def run(settings: Settings, notes: list[str] | None = None) -> Receipt:
+    progress = Silent() if notes is None else Log(notes.append)
+    return run_all(settings, progress, GRAPH.needed(settings, "scores"))["scores"]
+
+
+def scores_of(settings: Settings) -> np.ndarray:
+    return open_run(settings).arrays("scores", "scores")["score"]
+
+
+def computed(settings: Settings, stage: str) -> int:
+    return int(open_run(settings).receipt(stage).figures["new_documents"])
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.parametrize(
+    ("score", "function"), [("compression", compression_ratio), ("lexical_diversity", lexical_diversity)]
+)
+def test_scores_of_texts_and_what_an_append_measures(
+    score: str, function: Any, make_settings: Make, tmp_path: Path
+) -> None:
+    settings = make_settings(curriculum={"score": score})
+    first = run(settings)
+    expected = function(text_array([record["text"] for record in RECORDS]))
+    np.testing.assert_array_equal(scores_of(settings), expected)
+    assert first.figures["records"] == len(RECORDS)
+    more = topic_records(2, start=300)
+    write_jsonl(tmp_path / "docs.jsonl", [*RECORDS, *more])
+    run(settings)
+    assert computed(settings, "text_statistics") == len(more)
+    np.testing.assert_array_equal(scores_of(settings)[: len(RECORDS)], expected)
+    assert "scores" not in {
+        plan.stage for plan in make_plan(GRAPH, settings).stages if plan.scope != "nothing"
+    }
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_field_inside_an_object_and_a_changed_value(make_settings: Make, tmp_path: Path) -> None:
+    settings = make_settings(curriculum={"score": "meta.score"})
+    first = run(settings)
+    assert scores_of(settings).tolist() == [record["meta"]["score"] for record in RECORDS]
+    assert run(settings).figures["new_documents"] == 0
+    changed = [{**RECORDS[0], "meta": {"score": 1000}}, *RECORDS[1:]]
+    write_jsonl(tmp_path / "docs.jsonl", changed)
+    second = run(settings)
+    assert scores_of(settings)[0] == second.figures["highest"] == 1000
+    assert second.version != first.version
+    assert computed(settings, "token_counts") == 0
+
+
+def write_scores(path: Path, key: str, keys: list[Any], scores: Any, name: str = "mine") -> Path:
+    pq.write_table(pa.table({key: keys, name: scores}), path)
+    return path
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.parametrize("key", ["id", "record_id", "doc_id", "row"])
+def test_a_file_in_any_order_gives_each_record_its_score(
+    key: str, make_settings: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "scores.parquet"
+    base = make_settings(input={"id_field": "id"})
+    run_all(base, Silent(), ["raw_docs"])
+    opened = open_run(base)
+    view = opened.view
+    keys = {
+        "id": [record["id"] for record in RECORDS],
+        "row": list(range(len(RECORDS))),
+        "record_id": hex_ids(record_index(opened, "id")[view.record_row]),
+        "doc_id": hex_ids(document_ids(opened.store, view)[view.document_row]),
+    }[key]
+    # Records of one text are one document.
+    wanted = np.array(
+        [len(record["text"]) + (0 if key == "doc_id" else at / 1000) for at, record in enumerate(RECORDS)]
+    )
+    mixed = np.random.default_rng(0).permutation(len(keys))
+    write_scores(path, key, [keys[at] for at in mixed], wanted[mixed])
+    settings = make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path})
+    figures = run(settings).figures
+    np.testing.assert_array_equal(scores_of(settings), wanted)
+    assert (figures["missing"], figures["score"]) == (0, "mine")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_changed_file_is_seen_and_records_without_a_row_have_no_score(
+    make_settings: Make, tmp_path: Path
+) -> None:
+    path, rows = tmp_path / "scores.parquet", list(range(3, len(RECORDS)))
+    write_scores(path, "row", rows, [float(row) for row in rows])
+    settings = make_settings(curriculum={"score": "mine", "path": path})
+    notes: list[str] = []
+    first = run(settings, notes)
+    assert first.figures["missing"] == 3
+    assert np.isnan(scores_of(settings)).nonzero()[0].tolist() == [0, 1, 2]
+    assert any("the 3 others are spread evenly" in note for note in notes)
+
+    def planned() -> str:
+        return next(plan.scope for plan in make_plan(GRAPH, settings).stages if plan.stage == "scores")
+
+    assert planned() == "nothing"
+    os.utime(path, ns=(1, 1))
+    assert planned() == "nothing"
+    write_scores(path, "row", rows, [float(-row) for row in rows])
+    assert planned() == "all"
+    assert run(settings).version != first.version
+    assert scores_of(settings)[5] == -5
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"row": [0, 1]}, r"has no column 'mine'; its columns are row: int64"),
+        ({"mine": [0.5, 1.0]}, r"expected one that says whose score a row is: doc_id or record_id"),
+        ({"row": [0, 1], "mine": ["0.5", "1"]}, r"column 'mine' of .* is of type string; expected a number"),
+        ({"row": [0, 1], "mine": [[0.5], [1.0]]}, r"column 'mine' of .* is of type list<"),
+        ({"row": [0, 1], "mine": [True, False]}, r"column 'mine' of .* is of type bool"),
+        (
+            {"row": [0.0, 1.0], "mine": [0.5, 1.0]},
+            r"the column 'row' is of type double; expected whole numbers",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), run])
+def test_files_that_cannot_be_scores_are_refused_before_the_first_stage(
+    command: Callable[[Settings], Any], table: dict[str, Any], said: str, make_settings: Make, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(table), tmp_path / "scores.parquet")
+    settings = make_settings(curriculum={"score": "mine", "path": tmp_path / "scores.parquet"})
+    with pytest.raises(InputError, match=said):
+        command(settings)
+    assert not list(settings.store.path.glob("documents/**/*"))
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.parametrize(
+    ("key", "keys", "scores", "said"),
+    [
+        ("row", [0, 400], [0.5, 1.0], r"'row' is 400 in row 1; expected the number of a record"),
+        (
+            "record_id",
+            ["0" * 32],
+            [1.0],
+            r"'record_id' is '0{32}' in row 0, which no record of the input has",
+        ),
+        ("record_id", ["x"], [1.0], r"'record_id' is 'x' in row 0; expected 32 hexadecimal digits"),
+        (
+            "id",
+            ["record 1", "record 2", "record 1"],
+            [1.0, 2.0, 3.0],
+            r"rows 0 and 2 have the same id \('record 1'\) and the scores 1 and 3",
+        ),
+        (
+            "id",
+            ["record 1", None],
+            [1.0, 2.0],
+            r"'id' is null in row 1; expected to be told whose score that is",
+        ),
+        (
+            "id",
+            ["record 1", "record 2"],
+            [1.0, 1.0],
+            r"119 of 121 records|89 of 91 records have no 'mine'.*add rows to",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_placed(
+    key: str, keys: list[Any], scores: list[float], said: str, make_settings: Make, tmp_path: Path
+) -> None:
+    path = write_scores(tmp_path / "scores.parquet", key, keys, scores)
+    with pytest.raises(InputError, match=said):
+        run(make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path}))
+
+
+def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
+    for path, said in ((corpus.with_name("gone.parquet"), "does not exist"), (corpus, "is no .parquet file")):
+        with pytest.raises(
+            InputError, match=rf"curriculum\.path: .*{said}; expected a Parquet file with the column"
+        ):
+            make_plan(GRAPH, make_settings(curriculum={"score": "mine", "path": path}))
+
+
+@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), run])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0.8", "field 'q' holds numbers as text, such as '0.8'; write them as numbers, without quotes"),
+        ("good", "field 'q' holds text, such as 'good'; expected a number for each record"),
+        (True, "field 'q' holds true and false; expected a number"),
+        ([0.5], "field 'q' holds lists; expected a number"),
+        ({"score": 1, "of": 2}, "field 'q' holds objects; name a field of theirs: 'q.score', 'q.of'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_fields_that_hold_no_numbers_are_refused_before_the_first_stage(
+    command: Callable[[Settings], Any], value: Any, said: str, kind: str, make_settings: Make, tmp_path: Path
+) -> None:
+    records = [{"text": record["text"], "q": value} for record in RECORDS]
+    if kind == "jsonl":
+        write_jsonl(tmp_path / "docs.jsonl", records)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / "docs.parquet")
+    settings = make_settings(input={"paths": [str(tmp_path / f"docs.{kind}")]}, curriculum={"score": "q"})
+    with pytest.raises(InputError, match=re.escape(f"curriculum.score: {said}")):
+        command(settings)
+    assert not list(settings.store.path.glob("documents/**/*"))
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        ("n/a", r"field 'q' is 'n/a' in record 110, counted from 0; expected a number, or null"),
+        ("0.5", r"field 'q' holds numbers as text"),
+        (False, r"field 'q' is 'false' in record 110"),
+    ],
+)
+def test_a_value_far_into_the_input_that_is_no_number(
+    late: Any, said: str, make_settings: Make, tmp_path: Path
+) -> None:
+    records = [{"text": record["text"], "q": at} for at, record in enumerate(topic_records(30))]
+    records[110]["q"] = late
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    with pytest.raises(InputError, match=said):
+        run(make_settings(curriculum={"score": "q"}))
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_field_that_does_not_exist_is_named_with_the_nearest(make_settings: Make) -> None:
+    for score, nearest in (("qualty", "quality"), ("meta.scor", "meta.score")):
+        with pytest.raises(
+            InputError,
+            match=rf"no record has the field '{score}'.*curriculum\.score.*did you mean '{nearest}'",
+        ):
+            make_plan(GRAPH, make_settings(curriculum={"score": score}))
+
+
+def run_on(
+    values: list[Any], make_settings: Make, tmp_path: Path, **sections: Any
+) -> tuple[Receipt, list[str]]:
+    """A run on Parquet records with these values in the field `q`."""
+    texts = [record["text"] for record in topic_records(len(values) // 4 + 1)][: len(values)]
+    pq.write_table(pa.table({"text": texts, "q": values}), tmp_path / "docs.parquet")
+    notes: list[str] = []
+    paths = {"paths": [str(tmp_path / "docs.parquet")]}
+    return run(make_settings(input=paths, curriculum={"score": "q"}, **sections), notes), notes
+
+
+def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, tmp_path: Path) -> None:
+    values = [float(at) for at in range(40)]
+    values[3:7] = [float("inf"), float("-inf"), float("nan"), None]
+    receipt, notes = run_on(values, make_settings, tmp_path)
+    figures = receipt.figures
+    assert (figures["missing"], figures["lowest"], figures["highest"]) == (4, 0, 39)
+    assert "2 records have an infinite q: these count as missing" in notes
+    assert figures["notes"][0] == (
+        "the order follows q: 36 of 40 records have one, from 0 to 39, 36 different, the most frequent in 3% of them; "
+        "the 4 others are spread evenly"
+    )
+
+
+def test_whole_numbers_that_float64_does_not_hold_are_said(make_settings: Make, tmp_path: Path) -> None:
+    _, notes = run_on(
+        [(1 << 60) + at * 1000 for at in range(40)],
+        make_settings,
+        tmp_path,
+        order={"traits": {"length": 1.0}},
+    )
+    assert any("numbers of 9,007,199,254,740,992 and more" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            [(1 << 60) + at for at in range(40)],
+            r"in every record; .*9,007,199,254,740,992 and more: those that differ",
+        ),
+        ([0.5] * 40, r"'q' is 0\.5 in every record; expected scores that differ"),
+        (
+            [1.0, 2.0, *[None] * 38],
+            r"38 of 40 records have no 'q'; expected a score for at least half of them",
+        ),
+        ([float("nan")] * 40, r"40 of 40 records have no 'q'"),
+    ],
+)
+def test_scores_that_rank_nothing_are_refused(
+    values: list[Any], said: str, make_settings: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(DivOrderError, match=said):
+        run_on(values, make_settings, tmp_path)
+
+
+def test_a_computed_score_that_is_also_a_field_and_an_input_without_the_field_are_said(
+    make_settings: Make, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{**record, "length": 1} for record in RECORDS])
+    notes: list[str] = []
+    settings = make_settings(curriculum={"score": "length"})
+    assert run(settings, notes).figures["distinct"] > 1
+    assert (
+        "length is computed, and the input's field 'length' is not followed: rename it to follow it" in notes
+    )
+    write_jsonl(tmp_path / "other.jsonl", topic_records(5, start=500))
+    blocks = [{"paths": [str(tmp_path / name)], "source": name} for name in ("docs.jsonl", "other.jsonl")]
+    settings = make_settings(
+        input=blocks, curriculum={"score": "quality"}, store={"path": tmp_path / "second"}
+    )
+    figures = run(settings, notes).figures
+    assert figures["missing"] == len(topic_records(5))
+    assert any(re.fullmatch("the first 100 records of .*other.jsonl have no quality", note) for note in notes)
+
+
+def test_too_few_scores_of_short_texts_say_why(make_settings: Make, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"short text {at}"} for at in range(40)])
+    with pytest.raises(InputError, match=r"no 'lexical_diversity'.*texts of fewer than 25 words have none"):
+        run(make_settings(curriculum={"score": "lexical_diversity"}))
+
+
+@pytest.mark.usefixtures("corpus", "no_matrix_units")
+def test_losses_are_those_of_the_model_and_an_append_computes_the_new_ones(
+    make_settings: Make, tmp_path: Path
+) -> None:
+    folder = causal_checkpoints(tmp_path / "models")("qwen3")
+    settings = make_settings(
+        curriculum={"score": "loss"}, deep={"model": str(folder), "dtype": "float32", "max_tokens": 40}
+    )
+    notes: list[str] = []
+    run(settings, notes)
+    # Its weights are random.
+    assert any("worse than guessing" in note for note in notes)
+    spec = read_spec(folder, pooling="last", max_tokens=40, dtype="float32")
+    opened = open_run(settings)
+    files, fragments = opened.files("loss"), opened.view.documents
+    model = load(folder, spec, setting="deep.model")
+    for fragment in fragments:
+        deep = opened.receipt("deep_model").facts
+        tokens = tokenize(opened.store, folder, deep["tokenizer"], deep["engine"], fragment)
+        expected = losses_of(model, tokens["ids"], tokens["lengths"])
+        np.testing.assert_allclose(files.read(fragment)["loss"], expected, rtol=1e-5)
+    before = scores_of(settings)
+    write_jsonl(tmp_path / "docs.jsonl", [*RECORDS, *topic_records(2, start=300)])
+    run(settings)
+    assert computed(settings, "loss") == len(topic_records(2))
+    np.testing.assert_array_equal(scores_of(settings)[: len(before)], before)
+    key = open_run(settings).receipt("loss").key
+    chunked = settings.model_copy(
+        update={"deep": settings.deep.model_copy(update={"long_documents": "chunk"})}
+    )
+    run(chunked)
+    assert open_run(chunked).receipt("loss").key != key
+
+
+@pytest.mark.usefixtures("no_matrix_units")
+def test_of_conversations_the_tokens_that_are_trained_on_count(make_settings: Make, tmp_path: Path) -> None:
+    folder = causal_checkpoints(tmp_path / "models")("qwen3")
+    turns = [
+        [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}]
+        for text in (record["text"][:40] for record in topic_records(3))
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", [{"messages": chat} for chat in turns])
+    chats = {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"}
+    common = {"input": chats, "model": {"base": str(folder)}, "deep": {"dtype": "float32"}}
+    answers = make_settings(**common, curriculum={"score": "loss"})
+    run(answers)
+    opened = open_run(answers)
+    model = load(folder, read_spec(folder, pooling="last", dtype="float32"), setting="model.base")
+    for fragment in opened.view.documents:
+        tokens = opened.files("token_counts").read(fragment)
+        mask = mask_of(opened.files("token_counts"), (fragment,), "assistant").trained
+        counted = np.isin(
+            np.arange(len(tokens["ids"])), np.concatenate(list(map(np.arange, mask.first, mask.last)))
+        )
+        assert 0 < counted.sum() < len(counted)
+        losses = opened.files("loss").read(fragment)["loss"]
+        expected = losses_of(model, tokens["ids"], tokens["lengths"], counted=counted)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    of_answers = scores_of(answers)
+    everything = make_settings(**common, chats={"train_on": "all"}, curriculum={"score": "loss"})
+    run(everything)
+    assert open_run(everything).receipt("loss").key != opened.receipt("loss").key
+    assert not np.allclose(scores_of(everything), of_answers)
