@@ -86,8 +86,8 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names, or a field
-            whose numbers count holds something else. Fields and values of the last run are not looked for again: if
+        InputError: no record has a field that the settings name, or a value that `order.targets` names, or the second
+            of `mixing.trait` is no number. Fields and values of the last run are not looked for again: if
             the input has lost one since, its stage says so.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
