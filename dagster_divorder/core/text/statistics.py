@@ -27,9 +27,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels.minhash import KINDS
-from dagster_divorder.core.text.minhash import text_bytes
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -52,7 +49,9 @@ def compression_ratio(texts: pa.Array) -> NDArray[np.float64]:
 def lexical_diversity(texts: pa.Array) -> NDArray[np.float64]:
     """Moving-average type-token ratios of texts, large_string (n,): float64 (n,) in (0, 1], NaN for fewer than WINDOW
     words."""
+    from dagster_divorder.core.kernels.minhash import KINDS
     from dagster_divorder.core.kernels.text_statistics import moving_ratio
+    from dagster_divorder.core.text.minhash import text_bytes
 
     ratios = np.empty(len(texts))
     moving_ratio(*text_bytes(texts), KINDS, WINDOW, ratios)
