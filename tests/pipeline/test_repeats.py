@@ -292,15 +292,20 @@ def test_computed_traits_are_topics_and_qualities_too(
         pytest.param(
             {"score": "good"},
             {},
-            "mixing.trait: field 'score' holds 'good'; expected a field of numbers",
+            "mixing.trait: field 'score' holds 'good'; expected a number in each record",
             id="text",
         ),
-        pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds 'True'", id="a flag"),
+        pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
         pytest.param(
             {"score": 2.5}, {}, "mixing.trait: 'score' differs in no two of the 40 records", id="constant"
         ),
         pytest.param({"score": 7}, {}, "name other fields, or 'source' alone", id="constant whole number"),
-        pytest.param({"score": "9" * 90}, {}, "holds '9{60}'; expected", id="numbers as text"),
+        pytest.param(
+            {"score": "9" * 90},
+            {},
+            "holds numbers as text, such as '9{60}'; write them as numbers",
+            id="numbers as text",
+        ),
         pytest.param({"score": None}, {}, "no record has the field 'score'", id="none"),
         pytest.param(
             {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"

@@ -449,7 +449,7 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
         # This stage orders pieces.
         decides["order"] = document_order_settings(settings)
     if settings.curriculum.on:
-        decides["window"] = [settings.curriculum.window, settings.sequence.batch]
+        decides["window"] = [settings.curriculum.window, settings.sequence.batch, settings.schedule_epochs]
     return decides
 
 
