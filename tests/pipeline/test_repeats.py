@@ -297,9 +297,9 @@ def test_computed_traits_are_topics_and_qualities_too(
         ),
         pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
         pytest.param(
-            {"score": 2.5}, {}, "mixing.trait: 'score' is 2.5 in all of the 40 records", id="constant"
+            {"score": 2.5}, {}, "mixing.trait: 'score' differs in no two of the 40 records", id="constant"
         ),
-        pytest.param({"score": 7}, {}, "name another field, or 'source' alone", id="constant whole number"),
+        pytest.param({"score": 7}, {}, "name other fields, or 'source' alone", id="constant whole number"),
         pytest.param(
             {"score": "9" * 90},
             {},
@@ -307,6 +307,12 @@ def test_computed_traits_are_topics_and_qualities_too(
             id="numbers as text",
         ),
         pytest.param({"score": None}, {}, "no record has the field 'score'", id="none"),
+        pytest.param(
+            {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"
+        ),
+        pytest.param(
+            {"score": 1}, {"trait": ["length", "score"]}, "differ within values of length", id="topics"
+        ),
         pytest.param({}, {"trait": ["source", "nope"]}, "no record has the field 'nope'", id="unknown"),
         pytest.param(
             {},
