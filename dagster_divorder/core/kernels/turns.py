@@ -1,0 +1,31 @@
+"""Items in turns: the hot loop of `core.order.schedule`.
+
+Letters: n items, B takers.
+
+Guarantee: the sums of taker p and q, over their shares, differ by the largest item over its share at most. Equal items
+and shares give 0, 1, ..., B - 1, 0, 1, ...
+Cost: O(n log B) time. Equal to the twin in `tests/twins/turns.py`.
+"""
+
+import heapq
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def take_turns(sizes: Floats, share: Floats) -> NDArray[np.int64]:
+    """The taker of each item, int64 (n,): the one whose sum over its share is the least; of equal ones the first.
+
+    sizes: float64 (n,) >= 0, in the order of the items; share: float64 (B,) > 0.
+    """
+    heap = [(0.0, taker) for taker in range(len(share))]
+    out = np.empty(len(sizes), np.int64)
+    for item in range(len(sizes)):
+        reached, taker = heap[0]
+        out[item] = taker
+        heapq.heapreplace(heap, (reached + sizes[item] / share[taker], taker))
+    return out

@@ -1,0 +1,13 @@
+"""The plain form of `dagster_divorder.core.kernels.turns`."""
+
+from __future__ import annotations
+
+
+def take_turns(sizes: list[float], share: list[float]) -> list[int]:
+    reached = [0.0] * len(share)
+    out = []
+    for size in sizes:
+        taker = min(range(len(share)), key=lambda number: (reached[number], number))
+        reached[taker] += size / share[taker]
+        out.append(taker)
+    return out
