@@ -71,6 +71,7 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
     from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.curricula import conclusions, draw, in_short, meanings
     from dagster_divorder.view.measures import as_shown
+    from dagster_divorder.view.words import count
 
     if settings.curriculum.score is None:
         raise SettingsError(
@@ -90,8 +91,8 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
         [
             *(Line(sentence, "strong") for sentence in sentences),
             "",
-            f"{sequences:,} sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
-            f"along {settings.curriculum.score}"
+            f"{count(sequences, 'sequence')} of {settings.sequence.length:,} tokens, batches of "
+            f"{settings.sequence.batch:,}, along {settings.curriculum.score}"
             + (
                 f"; {missing:,} of {scores['records']:,} records have none, and are spread evenly"
                 if missing

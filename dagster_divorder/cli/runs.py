@@ -242,7 +242,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         *(schedule.notes(verdict.schedule) if verdict.schedule else []),
         "",
         *for_trainer,
-        *(_along_schedule(verdict.schedule, details) if verdict.schedule else []),
+        *(_along_schedule(verdict.schedule, details) if verdict.schedule and verdict.compared else []),
         TextTable([row.shown() for row in in_short], schedule.BESIDE_CORPUS if verdict.schedule else ""),
         *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
         "",

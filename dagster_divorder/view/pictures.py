@@ -121,7 +121,10 @@ def ordering_comparison(
         _draw_table(figure, {name: order.diversity for name, order in orders.items()})
 
     compared = picture(WIDTH, HEIGHT, draw)
-    return with_below(compared, _schedule(schedule)) if schedule else compared
+    # Where nothing is left to order there are no figures.
+    if schedule is None or not schedule["scales"]["sequences"]["traits"]:
+        return compared
+    return with_below(compared, _schedule(schedule))
 
 
 def _schedule(measured: Mapping[str, Any]) -> bytes:

@@ -51,7 +51,7 @@ def sentences(measured: Measured) -> tuple[str, str]:
     scale = measured["scales"]["sequences"]
     traits, failed = scale["traits"], not_nearer(scale)
     if not traits:
-        return f"This order follows {followed(measured)}.", "All of it is consumed already."
+        return f"This order follows {followed(measured)}.", "Nothing of it is left to order."
     balanced = [trait for trait, figures in traits.items() if figures["balanced"]]
     kept, nearer = (failed, "no nearer") if failed else (balanced, "nearer")
     names = listed([clip(trait) for trait in kept])

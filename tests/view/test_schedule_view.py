@@ -69,7 +69,7 @@ def test_where_nothing_is_left_to_order_nothing_is_claimed() -> None:
     assert not found.compared and not found.passed
     assert found.sentences == (
         "This order follows quality along zigzag (folds 2).",
-        "All of it is consumed already.",
+        "Nothing of it is left to order.",
     )
     assert schedule.rows(NOTHING["scales"]["sequences"]) == []
     assert not check(a_page(sections.schedule(measured() | NOTHING))).all("figure")
@@ -144,6 +144,7 @@ def test_the_picture_has_the_schedule_below_the_orders() -> None:
         assert (drawn[: len(without)] == without).all()
         sizes[len(traits)] = drawn.shape
     assert sizes[1][1] == sizes[5][1] == 1600 and sizes[1][0] < sizes[5][0]
+    assert ordering_comparison(orders, [], measured() | NOTHING) == ordering_comparison(orders)
 
 
 def test_the_head_of_the_report_compares_with_a_window_shuffle() -> None:

@@ -2,8 +2,9 @@
 as the plan is, in one table.
 
 No other stage reads it. The shapes are those with a name, and `points` where they are set, each at strength 1 and in
-one epoch; `curriculum.options` are those of the curriculum's own shape. Shuffled: the mean of window shuffles
-(`core.measure.schedule`). Frozen beginnings and copies do not count. Seconds are wall time of one order.
+one epoch; those with more folds than sequences are left out. `curriculum.options` are those of the curriculum's own
+shape. Shuffled: the mean of window shuffles (`core.measure.schedule`). Frozen beginnings and copies do not count.
+Seconds are wall time of one order.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def _of_shape(settings: Settings, shape: str) -> Settings:
     )
 
 
+def _folds(settings: Settings) -> int:
+    """Full sequences that the shape needs at least."""
+    chosen = settings.curriculum
+    return int(getattr(SHAPES[chosen.form](**chosen.shape_options), "folds", 1))
+
+
 def _compare_curricula(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     items, _ = sequence_items(run, stream, packed)
@@ -67,9 +74,15 @@ def _compare_curricula(run: Run) -> Made:
     sequences = Sequences(items, packed, None, NOTHING, ranks)
     counted = run_counter(run, stream.view)(packed)
     runs = scored_runs(run, stream, packed.document, counted, packed.indptr)
-    shapes = [shape for shape in SHAPES if shape != "points" or settings.curriculum.points]
+    shapes = [
+        shape
+        for shape in SHAPES
+        if (shape != "points" or settings.curriculum.points)
+        and _folds(_of_shape(settings, shape)) <= full_sequences(settings, packed).sum()
+    ]
     # Compiles the kernels, which is no part of an order's time.
-    few = Sequences(items.part(0, WARM_UP), packed.part(0, WARM_UP), None, NOTHING, ranks[:WARM_UP])
+    end = min(WARM_UP, len(packed))
+    few = Sequences(items.part(0, end), packed.part(0, end), None, NOTHING, ranks[:end])
     order_sequences(few, _of_shape(settings, "rise"), None)
     rows = []
     with run.progress("comparing curricula", len(shapes), "shapes") as advance:
