@@ -82,6 +82,19 @@ SOURCE_NAMES = (
     "split",
     "category",
 )
+SCORE_NAMES = (
+    *(
+        "quality",
+        "quality_score",
+        "edu_score",
+        "fineweb_edu_score",
+        "int_score",
+        "score",
+        "rating",
+        "difficulty_score",
+    ),
+    *("perplexity", "ppl", "helpfulness", "reward"),
+)
 LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
@@ -608,7 +621,7 @@ base = "bootstrap"         # a small tokenizer trained here; better: the model t
 
 [order.traits]             # what every window of training is to carry in the corpus's own mix
 {self._trait_lines()}
-
+{self._curriculum()}
 [sequence]                 # as your trainer has them
 length = {length}
 batch = {batch}
@@ -630,6 +643,24 @@ path = "{base}/exports"
         return "\n\n".join(
             f"{header}\n{block.lines(folder, constant)}"
             for block, constant in zip(self.blocks, constants, strict=True)
+        )
+
+    def _curriculum(self) -> str:
+        """A proposal to follow a field that looks like a score, in comments."""
+        records = sum(block.records for block in self.blocks)
+        scores = [
+            name
+            for name, known in self.fields.items()
+            if known.kinds <= {"number", "whole number"}
+            and len(known.values) > 2
+            and 2 * known.records >= records
+        ]
+        name = _named(SCORE_NAMES, scores)
+        if name is None:
+            return ""
+        return (
+            "\n# [curriculum]             # follows a score, and keeps everything else at its mix at each point\n"
+            f'# score = {_toml(name)}\n# shape = "zigzag"         # or rise, fall, fold, stair, saw, segment\n'
         )
 
     def _packing(self) -> str:

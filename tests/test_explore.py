@@ -204,6 +204,7 @@ def test_settings_hold_no_stage_that_no_question_or_verb_reaches() -> None:
     asked = {question.stage for question in QUESTIONS.values()}
     verbs = {
         "strategy_comparison",
+        "curriculum_comparison",
         "training_evidence",
         "ordering_report",
         "curated_output",
@@ -211,6 +212,7 @@ def test_settings_hold_no_stage_that_no_question_or_verb_reaches() -> None:
     }
     settings = Settings(
         selection={"method": "random", "documents": 1},
+        curriculum={"score": "score"},
         evidence={"tokens": 1000},
         heldout={"documents": 0.1},
         exports={"formats": ["parquet"]},

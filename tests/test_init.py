@@ -167,6 +167,36 @@ def test_paths_of_unlike_shape_become_inputs_of_their_own(tmp_path: Path) -> Non
     assert "\n# lang = 1.0  # distinct values: 2" in Path("divorder.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("field", "values", "proposed"),
+    [
+        ("Quality", [0.1 * number for number in range(40)], True),
+        ("meta.edu_score", [number % 6 for number in range(40)], True),
+        ("quality", ["high", "low"] * 20, False),
+        ("score", [1] * 40, False),
+        ("score", [None] * 30 + [0.5, 0.7, 0.9, 1.2, 3.0] * 2, False),
+        ("year", list(range(40)), False),
+    ],
+)
+def test_a_field_that_looks_like_a_score_is_proposed_in_a_comment(
+    field: str, values: list[Any], proposed: bool, tmp_path: Path
+) -> None:
+    *outer, name = field.split(".")
+    records = [
+        {"text": record["text"], "meta": {name: value}} if outer else {"text": record["text"], name: value}
+        for record, value in zip(topic_records(10), values, strict=True)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    assert not initialised("docs.jsonl").curriculum.on
+    text = Path("divorder.toml").read_text()
+    assert (f'# score = "{field}"' in text) == proposed == ("# [curriculum]" in text)
+    if proposed:
+        Path("divorder.toml").write_text(
+            text.replace("# [curr", "[curr").replace("# score", "score").replace("# shape", "shape")
+        )
+        assert load_settings().curriculum.score == field
+
+
 def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_jsonl(tmp_path / "divorder/docs.jsonl", topic_records(5))
     settings = initialised("divorder")
