@@ -307,7 +307,7 @@ def curriculum_verdict(
         less = ours["less the best shuffled"]
         sentences.append(
             f"{shuffled} does best with learning rate {base['schedule']}, {base['weights']}: "
-            f"{base['held-out']['mean']:.4f}; of {tried} trained along {score} the best is {ours['order']} with "
+            f"{base['held-out']['mean']:.4f}; of {tried} results along {score} the best is {ours['order']} with "
             f"{ours['schedule']}, {ours['weights']}: {ours['held-out']['mean']:.4f}, difference {with_interval(less)}: "
             f"{_kind(less)}."
         )
