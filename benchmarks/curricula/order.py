@@ -167,7 +167,7 @@ def table(corpus: Corpus, options: argparse.Namespace) -> None:
             pieces = pieces_of(shape, SHAPES[shape]().model_dump())
             plain = corpus.read(rank, "original", balance=False, strategy=shape, seed=0)
             for share in options.windows:
-                window = share or window_share(None, 1 / corpus.batches)
+                window = share or window_share(None, 1 / corpus.batches, pieces)
                 ratios = []
                 for name, inside, balance in (
                     ("window shuffle", "random", False),
@@ -211,7 +211,11 @@ def four_million(sequences: int, inside: str) -> None:
     counts = csr_matrix((tokens, runs.ravel(), np.arange(sequences + 1) * 16), (sequences, 146))
     counts.sum_duplicates()
     groups = np.repeat([0, 1, 2], [30, 100, 16])
-    arguments = {"inside": inside, "window": window_share(None, 256 / sequences), "strategy": "saw"}
+    arguments = {
+        "inside": inside,
+        "window": window_share(None, 256 / sequences, pieces_of("saw", SHAPES["saw"]().model_dump())),
+        "strategy": "saw",
+    }
     order(counts[:9_000], groups, scores=scores[:9_000], **arguments)
     for shape in ("rise", "saw"):
         begin, cpu = time.perf_counter(), time.process_time()

@@ -191,9 +191,9 @@ class History:
         if draw.random() < 0.6:
             return {}
         options: dict[str, list[dict[str, Any]]] = {
-            **dict.fromkeys(("rise", "fall"), [{}]),
-            **dict.fromkeys(("fold", "zigzag"), [{"folds": 2}, {"folds": 3, "descending": True}]),
-            **dict.fromkeys(("stair", "saw"), [{}, {"sections": 2, "ratio": 0.1}]),
+            **{shape: [{}] for shape in ("rise", "fall")},
+            **{shape: [{"folds": 2}, {"folds": 3, "descending": True}] for shape in ("fold", "zigzag")},
+            **{shape: [{}, {"sections": 2, "ratio": 0.1}] for shape in ("stair", "saw")},
             "segment": [{}, {"first": 0.3, "ends": "high-high"}],
         }
         shape = draw.choice(sorted(options))
@@ -304,7 +304,9 @@ class History:
                 there = {hash_all([line]).hex() for line in self.lines()}
                 assert self.consumed
                 assert not self.consumed.ids <= there, "what is consumed is there, and refused"
-            assert re.search(r"(expected|set|lower|raise|give|remove|restore|name|take|leave|write)\b", said), said
+            assert re.search(
+                r"(expected|set|lower|raise|give|remove|restore|name|take|leave|write)\b", said
+            ), said
             self.refused[re.sub(r"'[^']*'|[\d.,]+|[0-9a-f]{32}", "#", said)[:70]] += 1
             return False
         self.runs += 1

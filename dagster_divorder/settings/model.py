@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from dagster_divorder.core.order import STRATEGIES, Strategy
-from dagster_divorder.core.order.curricula import window_share
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_share
 from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError
@@ -217,13 +217,17 @@ class Settings(BaseModel):
             "strategy": shape,
             "inside": inside,
             **(own if shape == self.curriculum.form and not placed else {}),
-            "window": self.curriculum_window(tokens),
+            "window": self.curriculum_window(tokens, self.curriculum.form if placed else shape),
         }
 
-    def curriculum_window(self, tokens: int) -> float:
-        """The share of a schedule in which an item may move. tokens: of all items."""
+    def curriculum_window(self, tokens: int, shape: str | None = None) -> float:
+        """The share of a schedule in which an item may move. tokens: of all items. shape: as for `shape_arguments`, by
+        default the curriculum's own."""
         batch = self.sequence.batch * self.sequence.length / max(1, tokens * self.schedule_epochs)
-        return window_share(self.curriculum.window, batch)
+        form = self.curriculum.form
+        given = self.curriculum.shape_options if shape in (None, form) else {}
+        pieces = pieces_of(shape or form, SHAPES[shape or form](**given).model_dump())
+        return window_share(self.curriculum.window, batch, pieces)
 
     @property
     def needs_scores(self) -> bool:

@@ -691,7 +691,8 @@ class Curriculum(_Section):
     """Share of the tokens that follow the schedule; the others are spread evenly. 0: the order without a curriculum."""
     window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
     """Batches in which a sequence may move to keep everything else at its mix: nearer to the mix, and farther from the
-    schedule, as it rises. Unset: a 32nd of training, within 4 to 64 batches, and an eighth of training at most."""
+    schedule, as it rises. Unset: a 32nd of training, within 4 to 64 batches, and an eighth of training or a
+    quarter of the ranks at most."""
     keep: tuple[str, ...] = Field((), examples=[["source"]])
     """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The
     schedule is followed only as far as that allows."""

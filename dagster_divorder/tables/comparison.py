@@ -201,8 +201,8 @@ def compare(
         batches = of_sequences(window) if unit == "rows" else of_tokens(window)
         score = arguments["score"] if isinstance(arguments["score"], str) else "score"
         columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
-        lines = _lines_along(rows, columns, streams, made, ours, batches, shuffles)
-        return compared(lines=tuple(lines), schedule=f"{made['strategy']} of {score}")
+        along = _lines_along(rows, columns, streams, made, ours, batches, shuffles)
+        return compared(lines=tuple(along), schedule=f"{made['strategy']} of {score}")
     random = np.random.default_rng(seed)
     orders = [ours, *(random.permutation(rows.table.rows) for _ in range(shuffles))]
     drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, streams, seed)}

@@ -66,7 +66,8 @@ def order(
         folds, are options here. points: a shape of your own, [(progress, rank), ...], both from 0 to 1.
     strength: the share of the tokens that follow the schedule. 0: the order without a curriculum.
     score_window: batches (`batch` rows each) in which a row may move: nearer to the mix, and farther from the schedule,
-        as it rises. None: a 32nd of the table, within 4 to 64 batches, and an eighth at most.
+        as it rises. None: a 32nd of the table, within 4 to 64 batches, and an eighth of it or a quarter of the
+        ranks at most.
     keep: columns in `by` whose shares hold throughout: scores are ranked within each of their values.
     within: the use of windows, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: of a column of vectors.

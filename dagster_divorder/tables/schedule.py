@@ -17,9 +17,9 @@ from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.measure.schedule import Lap
 from dagster_divorder.core.measure.schedule import Schedule as MeasuredSchedule
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.curricula import SHAPES, ShapeOptions, window_share
+from dagster_divorder.core.order.curricula import SHAPES, ShapeOptions, pieces_of, window_share
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.core.order.strategy import Nesting, nearest, one_of
+from dagster_divorder.core.order.strategy import Nesting, checked, nearest, one_of
 from dagster_divorder.core.order.traits import Codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of, open_table
@@ -85,13 +85,16 @@ class Schedule:
             return {"strategy": strategy, **others}
         numbers = row_scores(rows.table, self.score)
         batch = whole_number("batch", options.get("batch", BATCH), 1)
+        points = {} if self.points is None else {"points": self.points}
+        own = {name: value for name, value in options.items() if name in SHAPES[form].model_fields}
+        pieces = pieces_of(form, checked(SHAPES[form], {**points, **own}).model_dump())
         return {
             "strategy": form,
             "inside": strategy,
             "scores": token_ranks(numbers, rows.tokens, self._kept(rows)),
             "strength": self.strength,
-            "window": window_share(window, batch / max(1, rows.table.rows)),
-            **({} if self.points is None else {"points": self.points}),
+            "window": window_share(window, batch / max(1, rows.table.rows), pieces),
+            **points,
             **options,
         }
 
@@ -126,7 +129,8 @@ def along_schedule(
 ) -> tuple[MeasuredSchedule, Lap]:
     """(the schedule, the lap of an order along it). arguments: those of `core.order.order` that made the order, int64
     (N,). total: of all rows, in the unit of the measures."""
-    consumed = [] if arguments.get("frozen") is None else order[: len(arguments["frozen"])]
+    frozen = arguments.get("frozen")
+    consumed = order[: 0 if frozen is None else len(frozen)]
     schedule, sizes = MeasuredSchedule.of(arguments), rows.tokens
     lap = Lap.of(
         order[len(consumed) :],

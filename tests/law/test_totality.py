@@ -149,7 +149,6 @@ BY_HAND: dict[str, list[Any]] = {
         ["curated/f3"],
         ["saw"],
     ],
-    "evidence.schedule": ["cosine", "wsd", ["constant"], ["cosine", "wsd"], ["wsd"] * 2, [], "nope", 1],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "evidence.schedule": [
         "cosine",

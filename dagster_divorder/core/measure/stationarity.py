@@ -461,10 +461,8 @@ def _mix_distances(
     if schedule is not None and len(groupings) > 1:
         around, point = schedule.sums_around(counts, groupings[1])
         totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
-        around = csr_matrix(
-            (around.data / np.repeat(totals, np.diff(around.indptr)), around.indices, around.indptr)
-        )
-        around.resize(around.shape[0], n_values)
+        shares = around.data / np.repeat(totals, np.diff(around.indptr))
+        around = csr_matrix((shares, around.indices, around.indptr), shape=(len(totals), n_values))
         mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
     rows = mixes.indptr.astype(np.int64), mixes.indices.astype(np.int64), mixes.data
     edges = np.unique(np.concatenate(groupings))

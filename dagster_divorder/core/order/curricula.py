@@ -44,14 +44,6 @@ WINDOW = 1 / 32
 """Share of training in which an item may move."""
 
 
-def window_share(window: int | None, batch: float) -> float:
-    """The share of training of a window. window: its batches; None: a 32nd of training, within 4 to 64 batches, and an
-    eighth of training at most. batch: the share of a batch."""
-    if window is not None:
-        return min(1.0, window * batch)
-    return min(max(WINDOW, min(4 * batch, 1 / 8)), 64 * batch)
-
-
 class ShapeOptions(StrategyOptions):
     inside: str = "random"
     """The strategy that orders the items of a window; its options may be given too."""
@@ -146,6 +138,18 @@ SHAPES: Mapping[str, type[ShapeOptions]] = {
     "points": PointsOptions,
 }
 """The shapes of schedules, with their options."""
+
+
+def window_share(window: int | None, batch: float, pieces: Pieces) -> float:
+    """The share of training of a window.
+
+    window: its batches; None: a 32nd of training, within 4 to 64 batches, and an eighth of training at most, nor more
+    than passes a quarter of the ranks. batch: the share of a batch. pieces: the schedule.
+    """
+    if window is not None:
+        return min(1.0, window * batch)
+    steepest = float(np.max(np.abs(pieces[:, 3] - pieces[:, 2]) / (pieces[:, 1] - pieces[:, 0])))
+    return min(max(WINDOW, min(4 * batch, 1 / 8)), 64 * batch, 1 / (4 * max(1.0, steepest)))
 
 
 class Windows(NamedTuple):

@@ -151,11 +151,11 @@ def _plan_repeats(run: Run) -> Made:
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
     plan = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64))
-    tiers, part, part_of = None, plan, codes
+    tiers, part, part_of, topics = None, plan, codes.astype(np.int64), None
     if mixing.quality is not None:
         assert mixing.max_repeats is not None
         tiers = _cut_tiers(run, mixing.quality, training, trained)
-        part, part_of = plan_tiers(plan, tiers, mixing.max_repeats), tiers.codes
+        part, part_of, topics = plan_tiers(plan, tiers, mixing.max_repeats), tiers.codes, tiers.topic
     values = [_name_hashes(part.names)[part_of]]
     values += [
         _name_hashes(trained.names[name])[trained.codes[name]]
@@ -165,7 +165,7 @@ def _plan_repeats(run: Run) -> Made:
     consumed = consumed_times(run)[training]
     order = even_order(values, _draws(run)[training])
     times = np.zeros(len(traits.tokens), np.int32)
-    times[training] = times_of(part, tokens, part_of, order, consumed, tiers and tiers.topic)
+    times[training] = times_of(part, tokens, part_of, order, consumed, topics)
     _note_overdrawn_values(
         run, part, np.bincount(part_of, tokens * consumed, len(part.names)).astype(np.int64)
     )
