@@ -267,10 +267,205 @@ class SampledSchedule:
         parts = csr_matrix((np.ones(sequences, np.int64), self.plain, cuts), shape=(len(cuts) - 1, sequences))
         points, point = np.unique(first, return_inverse=True)
         members = (points[:, np.newaxis] + np.arange(width)).ravel()
+        around = csr_matrix(
+            (np.ones(len(members), np.int64), members, np.arange(len(points) + 1) * width),
+            shape=(len(points), len(cuts) - 1),
+        )
+        return around @ (parts @ values), point
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences of a batch; a partial
+    last batch is ignored. schedule: what the orders follow, if they do."""
+
+    orders: NDArray[np.int64]
+    batch: int
+    schedule: SampledSchedule | None = None
+
+    @classmethod
+    def with_shuffles(
+        cls, sequences: int, batch: int, seed: int = 0, schedule: SampledSchedule | None = None
+    ) -> Orders:
+        """The identity on S = `sequences` sequences, and SHUFFLES random orders, along the schedule if there is one."""
+        random = np.random.default_rng([seed, sequences])
+        shuffle = random.permutation if schedule is None else lambda _: schedule.shuffled(random)
+        shuffles = (shuffle(sequences) for _ in range(SHUFFLES))
+        return cls(np.stack([np.arange(sequences), *shuffles]), batch, schedule)
+
+    @property
+    def sequences(self) -> int:
+        """S."""
+        return self.orders.shape[1]
+
+    @cached_property
+    def place(self) -> NDArray[np.int64]:
+        """Place of each sequence in each order, int64 (O, S)."""
+        places = np.empty_like(self.orders)
+        np.put_along_axis(places, self.orders, np.arange(self.sequences)[np.newaxis], axis=1)
+        return places
+
+    @property
+    def tenths(self) -> NDArray[np.int64]:
+        """First places of the tenths, and the end."""
+        return np.arange(TENTHS + 1) * self.sequences // TENTHS
+
+    @property
+    def batches(self) -> NDArray[np.int64] | None:
+        """First places of the whole batches, and the end of the last; None with a single batch."""
+        whole = self.sequences // self.batch
+        return np.arange(whole + 1) * self.batch if whole > 1 else None
+
+
+def stationarity(
+    features: Iterable[Feature],
+    sequences: int,
+    *,
+    batch: int,
+    seed: int = 0,
+    schedule: SampledSchedule | None = None,
+    follows: str = "",
+) -> Stationarity:
+    """Compares every feature, in the order of its S = `sequences` rows, with shuffles; below FEWEST rows none.
+
+    schedule: what the order follows, with its name `follows`.
+
+    Raises:
+        InputError: a feature has another number of rows.
+    """
+    if sequences < FEWEST:
+        return Stationarity(sequences=sequences, features=(), follows=follows)
+    orders = Orders.with_shuffles(sequences, batch, seed, schedule)
+    drifts = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
+    return Stationarity(sequences=sequences, features=drifts, follows=follows)
+
+
+def _drift(
+    feature: Feature, figures: Mapping[str, NDArray[np.float64]], tenths: NDArray[np.float64]
+) -> Drift:
+    return Drift(
+        feature=feature.name,
+        kind=feature.kind,
+        seen=feature.seen,
+        measures={name: against_shuffles(values, feature) for name, values in figures.items()},
+        along=tuple(tenths[0].tolist()),
+        shuffled_along=tuple(np.quantile(tenths[1:], (0.05, 0.95)).tolist()) if tenths.size else (),
+    )
+
+
+def against_shuffles(values: NDArray[np.float64], feature: Feature) -> DriftMeasure:
+    """The measure of an order, values[0], and of its shuffles, values[1:]."""
+    shuffled, spread = float(values[1:].mean()), float(values[1:].std(ddof=1))
+    if feature.kind == "neighbours":
+        # For rare pairs the shuffles may have none; one pair more or less is chance.
+        pair = 1 / max(feature.values.shape[0] - 1, 1)
+        spread = max(spread, float(np.sqrt(max(shuffled, pair) * pair)))
+    return DriftMeasure(value=float(values[0]), shuffled=shuffled, spread=spread)
+
+
+def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """(each measure of `Drift` for every order, float64 (O,); distance of each tenth from the whole, float64 (O,
+    TENTHS), empty for neighbours).
+
+    Raises:
+        InputError: the feature has another number of rows than the orders have sequences.
+    """
+    if feature.values.shape[0] != orders.sequences:
+        raise InputError(
+            f"the feature {feature.name!r} has {feature.values.shape[0]} rows; expected one for each of the "
+            f"{orders.sequences} sequences"
+        )
+    if feature.kind == "neighbours":
+        return {"neighbours": _shared(feature.values, orders)}, np.zeros((len(orders.orders), 0))
+    if feature.kind == "occurrences":
+        tenths, freedom = _chi2(feature.values, orders)
+        return {"tenths": tenths.sum(axis=1) / freedom}, tenths
+    groupings = [orders.tenths] if orders.batches is None else [orders.tenths, orders.batches]
+    scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(
+        feature.values, groupings, orders.schedule
+    )
+
+    def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
+        return [distances(order) for order in half]
+
+    # Two threads take half of the orders each; one order at a time would cost more than it computes.
+    with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
+        each = itertools.chain(*threads.map(of_half, np.array_split(orders.orders, 2)))
+        tenths, *batches = (np.stack(one) for one in zip(*each, strict=True))
+    figures = {"rank": _rank_correlations(scores, orders.place), "tenths": tenths.max(axis=1)}
+    if batches:
+        figures["batch"] = batches[0].mean(axis=1)
+    return figures, tenths
+
+
+def sampled_places(
+    sequences: int, batch: int, at_most: int, bounds: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Places of evenly spaced whole batches of an order, int64, at most `at_most` sequences; at least FEWEST_BATCHES
+    batches if there are as many. bounds: int64 (W + 1,), places where windows of a schedule begin and end: then
+    WINDOW_BATCHES of evenly spaced windows, since only batches of one window can be compared with each other."""
+    batches = max(1, -(-sequences // batch))
+    wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
+    if wanted == batches:
+        return np.arange(sequences)
+    chosen = np.arange(wanted) * (sequences // batch) // wanted
+    if bounds is not None:
+        first, last = -(-bounds[:-1] // batch), bounds[1:] // batch
+        first, inside = first[last > first], (last - first)[last > first]
+        if len(inside):
+            each = int(min(WINDOW_BATCHES, np.median(inside)))
+            windows = np.unique(np.arange(max(1, wanted // each)) * len(inside) // max(1, wanted // each))
+            chosen = np.concatenate(
+                [first[at] + np.unique(np.arange(each) * inside[at] // each) for at in windows]
+            )
+    places: NDArray[np.int64] = (chosen[:, np.newaxis] * batch + np.arange(batch)).ravel()
+    return places
+
+
+def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
+    """Total variation between each row's mix and that of all rows, float64 (S,); 0 for a row without counts."""
+    rows = counts.shape[0]
+    return _mix_distances(counts, [np.arange(rows + 1)])(np.arange(rows))[0]
+
+
+def _of_mix(
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
+) -> tuple[NDArray[np.float64], Distances]:
+    """(scores for the rank correlation (n, S), function of the groups' distances from the whole) of a mix. groupings:
+    first places of groups, and the end of the last, (g + 1,) each. schedule: the groups of the second grouping are
+    compared with the mix at their point of it."""
+    from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
+
+    entries = _entries(counts)
+    totals, mean, square = share_moments(*entries, counts.shape[1])
+    leading = np.argsort(mean**2 / len(totals) - square, kind="stable")[:LEADING]
+    column = np.full(counts.shape[1], -1, np.int32)
+    column[leading] = np.arange(len(leading))
+    scores = np.zeros((1 + len(leading), len(totals)))
+    add_columns(*entries, column, scores[1:])
+    scores[1:] /= totals
+    scores[0] = distances_from_whole(counts)
+    return scores, _mix_distances(counts, groupings, schedule)
+
+
+def _mix_distances(
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None = None
+) -> Distances:
+    from scipy.sparse import csr_matrix, vstack
+
+    from dagster_divorder.core.kernels.stationarity import mix_distances
+
+    sums = np.bincount(counts.indices, counts.data, counts.shape[1])
+    whole = sums / max(sums.sum(), 1.0)
+    entries, n_values = _entries(counts), counts.shape[1]
+    mixes = csr_matrix(whole)
+    mix_of = np.zeros((len(groupings), max(len(begins) for begins in groupings)), np.int64)
+    if schedule is not None and len(groupings) > 1:
+        around, point = schedule.sums_around(counts, groupings[1])
+        totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
         shares = around.data / np.repeat(totals, np.diff(around.indptr))
         around = csr_matrix((shares, around.indices, around.indptr), shape=(around.shape[0], n_values))
         mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
-
     rows = mixes.indptr.astype(np.int64), mixes.indices.astype(np.int64), mixes.data
     edges = np.unique(np.concatenate(groupings))
     groups = np.stack(
