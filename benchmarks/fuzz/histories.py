@@ -1,9 +1,9 @@
 """Random histories of tiny corpora over everything that decides what is trained on, and where: nothing is lost.
 
 A history draws a corpus of 6 to 40 records, and settings: the mix, the held-out set, the choice, copies kept apart,
-the packer, pieces, strategies, shards, epochs, the curriculum. Then, step by step, records are appended, edited, deleted, moved and
-duplicated, settings change, a trainer consumes a part of the output (`order.frozen_tokens`), records are cut. After
-each run:
+the packer, pieces, strategies, shards, epochs, the curriculum. Then, step by step, records are appended, edited,
+deleted, moved and duplicated, settings change, a trainer consumes a part of the output (`order.frozen_tokens`), records
+are cut. After each run:
 
 - the order has every record as often as `repeats` says, and the output is its lines in that order;
 - every token of these is in one sequence, but for those of cut records, and every epoch reads every sequence once, or

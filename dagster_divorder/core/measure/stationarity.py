@@ -235,10 +235,12 @@ class SampledSchedule:
         places = np.empty_like(lap.order)
         # A sequence that comes several times is met in the same turn in both orders.
         places[np.argsort(lap.order, kind="stable")] = np.argsort(lap.plain, kind="stable")
-        plain = np.argsort(places[sampled], kind="stable")
-        window = np.searchsorted(lap.bounds, places[sampled][plain], side="right") - 1
-        bounds = np.flatnonzero(np.diff(window, prepend=-1, append=-1))
-        return cls(plain, bounds, len(sampled) == len(lap.order))
+        whole = len(sampled) == len(lap.order)
+        # Of a sample, sequences that come from a neighbouring window belong to the window in which they stand.
+        window = np.searchsorted(lap.bounds, places[sampled] if whole else sampled, side="right") - 1
+        plain = np.lexsort([places[sampled], window])
+        bounds = np.flatnonzero(np.diff(window[plain], prepend=-1, append=-1))
+        return cls(plain, bounds, whole)
 
     def shuffled(self, random: np.random.Generator) -> NDArray[np.int64]:
         """The plain order with its sequences at random inside windows, int64 (S,)."""

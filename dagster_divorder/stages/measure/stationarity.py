@@ -123,7 +123,7 @@ def load_sample(
 
 
 def drift_along(
-    run: Run, order: np.ndarray | None = None, shown: Callable[[Iterable[Feature]], Iterable[Feature]] = iter
+    run: Run, order: np.ndarray | None = None, shown: Callable[[Generator[Feature, None, None]], Iterable[Feature]] = iter
 ) -> Stationarity:
     """The drift along an order of the plan's sequences, as for `load_sample`. shown: shows progress over features."""
     settings, stream = run.settings, load_stream(run)
@@ -215,7 +215,7 @@ def _vectors(
 
 
 def _measure_stationarity(run: Run) -> Made:
-    def shown(features: Iterable[Feature]) -> Iterable[Feature]:
+    def shown(features: Generator[Feature, None, None]) -> Iterable[Feature]:
         return counted(run.progress, "looking at features", ahead(features), None, "features")
 
     drift = replace(drift_along(run, shown=shown), exempt=_exempt(run))

@@ -34,7 +34,7 @@ def _along(measured: Mapping[str, Any]) -> list[Tile]:
         return []
     ours, shuffled, alone = (fixed(off[name], 3) for name in ("achieved", "shuffled", "achievable"))
     others = [f"shuffled in windows {shuffled}", f"the schedule alone {alone}"]
-    tiles = [("Off the schedule", "of the ranking, on average", ours, others)]
+    tiles: list[Tile] = [("Off the schedule", "of the ranking, on average", ours, others)]
     for trait in trait_names(scale):
         ours, shuffled, moved = (
             points(scale["traits"][trait][name]) for name in ("batch", "shuffled", "moved")
