@@ -1,4 +1,4 @@
-"""docs/tutorial.md, docs/chats.md and docs/curricula.md, command by command as they stand there, on fewer documents; links of pages."""
+"""The pages that are followed step by step: their commands as they stand there, on fewer documents; links of pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from dagster_divorder.settings import Settings
+
+WITH_SOURCES = {"traits": {"cluster": 1.0, "source": 1.0}}
 ROOT = Path(__file__).parent.parent
 
 
@@ -96,16 +100,27 @@ def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
 
 def test_the_page_about_curricula_is_true(said_of_curricula: dict[str, str]) -> None:
     told = said_of_curricula["divorder run"]
-    assert "This order follows quality along saw" in told and "have no quality: spread evenly" in told
-    nearer = re.findall(r"^batch TV there of (\w+), % +([\d.]+) +([\d.]+)", told, re.M)
+    assert "This order follows quality along saw" in told and "others are spread evenly" in told
+    nearer = re.findall(r"^TV there of (\w+), % +([\d.]+) +([\d.]+)", told, re.M)
     assert [trait for trait, *_ in nearer] == ["cluster", "length", "source"]
     assert all(float(ours) < float(theirs) for _, ours, theirs in nearer)
-    shapes = re.findall(r"^(\w+) +(shuffled|balanced) ", said_of_curricula["divorder compare --curricula"], re.M)
+    shapes = re.findall(
+        r"^(\w+) +(shuffled|balanced) ", said_of_curricula["divorder compare --curricula"], re.M
+    )
     page = (ROOT / "docs/curricula.md").read_text()
     assert [shape for shape, _ in shapes[::2]] == re.findall(r"^\| `(\w+)` \| ", page, re.M)
     assert "balanced along fold of quality" in said_of_curricula["python along.py"]
     assert "Traceback" not in "".join(said_of_curricula.values())
     assert page.count("\n") <= 160
+
+
+def test_the_settings_of_the_page_about_curricula_are_valid() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/curricula.md").read_text(), re.S)
+    given = tomllib.loads("\n".join(blocks))
+    settings = Settings(
+        **given, input={"paths": ["docs.jsonl"], "source_field": "source"}, order=WITH_SOURCES
+    )
+    assert settings.curriculum.on and "saw_balanced" in settings.evidence.orders
 
 
 def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:

@@ -5,9 +5,9 @@
     python benchmarks/curricula/order.py newsgroups.jsonl.gz newsgroups.npz --length 1024 --batch 64
     python benchmarks/curricula/order.py --four-million
 
-Scores: compression (compressed bytes of zlib / bytes) and surprisal (bits of a document's 1,024 hashed words under their
-frequencies). Documents are ordered along the shape, packed, and the sequences ordered along it by their mean rank.
-Window shuffle: documents shuffled in their windows and packed, as the papers do. Balanced: both balanced in their
+Scores: compression (compressed bytes of zlib / bytes) and surprisal (bits of a document's 1,024 hashed words under
+their frequencies). Documents are ordered along the shape, packed, and the sequences ordered along it by their mean
+rank. Window shuffle: documents shuffled in their windows and packed, as the papers do. Balanced: both balanced in their
 windows, by clusters, lengths, sources and 64 coordinates of the mean vector. Deviation: mean distance of a token's rank
 from the asked one. TV: total variation between a batch and the mix of the plain order around the same point, in as wide
 a window (or `--width`, a share of training), mean over batches; `other` (60 clusters) and words are in no order.
@@ -200,7 +200,7 @@ def table(corpus: Corpus, options: argparse.Namespace) -> None:
 
 
 def four_million(sequences: int, inside: str) -> None:
-    """Sequences of 16 runs over 30 clusters and 100 lengths, and of one source of 16; the clusters go with the score."""
+    """Sequences over 30 clusters, which go with the score, and 100 lengths, each of one source of 16."""
     random = np.random.default_rng(0)
     scores = random.random(sequences)
     runs = np.empty((sequences, 16), np.int32)

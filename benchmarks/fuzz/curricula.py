@@ -59,7 +59,7 @@ class Curricula(History):
         self.kind = ""
         self.followed = 0
         super().__init__(number, folder)
-        self.append(self.draw.choice([0, 60]))
+        self.append(self.draw.choice([0, 60, 60]))
 
     # The corpus ----------------------------------------------------------------------------------------------------
 
@@ -92,6 +92,7 @@ class Curricula(History):
         sections["order"]["strategy"] = draw.choice(["balanced", *sorted(STRATEGIES.keys() - SHAPES.keys())])
         sections["sequence"] |= {
             "strategy": draw.choice(["balanced", "balanced", "random", "original", "f3"]),
+            "length": draw.choice([16, 16, 32, 64]),
             "epochs": draw.choice([1, 1, 2, 3]),
         }
         sections["packing"]["method"] = draw.choice(["concat", "best_fit", "related", "none", "none"])
@@ -131,7 +132,7 @@ class Curricula(History):
             **form,
             "options": options,
             "strength": draw.choice([1.0] * 6 + [0.5, 0.01, 0.0, 1.5]),
-            "window": draw.choice([None, None, 1, 1, 3, 1000]),
+            "window": draw.choice([None, None, None, 1, 3, 1000]),
             "keep": draw.choice([(), (), (), ("source",), ("cluster", "length")]),
             "epochs": draw.choice(["together", "each"]),
         }

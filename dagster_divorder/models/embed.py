@@ -189,8 +189,8 @@ def _measure_gpu(model: Model) -> Budget:
 
 @dataclass
 class _ForwardPasses:
-    """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many of
-    the first of these the window before holds too."""
+    """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many
+    of the first of these the window before holds too."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]

@@ -62,8 +62,8 @@ def check_causal(directory: Path, setting: str) -> None:
 
 def no_causal(directory: Path, setting: str, kind: str) -> InputError:
     return InputError(
-        f"curriculum.score is 'loss', and {setting} is {directory} ({kind}), which is no causal language model: it gives "
-        "no probability of the next token; set deep.model to one that does, or follow another score, such as "
+        f"curriculum.score is 'loss', and {setting} is {directory} ({kind}), which is no causal language model: it "
+        "gives no probability of the next token; set deep.model to one that does, or follow another score, such as "
         "'difficulty', which needs no model"
     )
 
@@ -177,6 +177,6 @@ def _check(directory: Path, model: LossModel) -> None:
     if not np.allclose(losses, expected, rtol=TOLERANCE[model.spec.dtype], equal_nan=True):
         raise InputError(
             f"the losses of two windows of {directory} ({type(model.module).__name__}) are {losses[0]:.4g} and "
-            f"{losses[1]:.4g}, and transformers' own {expected[0]:.4g} and {expected[1]:.4g}; set deep.model to another "
-            "causal language model"
+            f"{losses[1]:.4g}, and transformers' own {expected[0]:.4g} and {expected[1]:.4g}; set deep.model to "
+            "another causal language model"
         )

@@ -25,7 +25,8 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.curricula import SHAPES
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of
+from dagster_divorder.core.order.schedule import Pieces
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -713,6 +714,11 @@ class Curriculum(_Section):
         """The options that its strategy takes, without that of the window."""
         points = {} if self.points is None else {"points": self.points}
         return {**self.options, **points, "strength": self.strength}
+
+    @property
+    def pieces(self) -> Pieces:
+        """Its schedule (`core.order.schedule`)."""
+        return pieces_of(self.form, SHAPES[self.form](**self.shape_options).model_dump())
 
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dagster_divorder.core.evidence.training_evidence import is_beyond_noise
+from dagster_divorder.core.evidence.training_evidence import is_beyond_noise, with_interval
 from dagster_divorder.view.words import fixed
 
 Figures = Mapping[str, Any]
@@ -19,11 +19,11 @@ def order_rows(summary: Figures) -> list[dict[str, str]]:
         row = {
             "order": order["order"],
             "held-out loss": _with_error(order["held-out"]),
-            "less shuffled": _with_interval(order["less shuffled"]),
+            "less shuffled": with_interval(order["less shuffled"]),
         }
         if "spike" in order:
             row |= {
-                "jump at the seam, less shuffled": _with_interval(order["jump, less shuffled"]),
+                "jump at the seam, less shuffled": with_interval(order["jump, less shuffled"]),
                 "gradient at the seam, of its median": _beside(order, "spike", 2),
             }
         row |= {
@@ -37,7 +37,7 @@ def order_rows(summary: Figures) -> list[dict[str, str]]:
             "first tenth, forgotten": _beside(order, "forgotten"),
             "largest bump of the loss, less shuffled": "–"
             if order["bump"]["mean"] is None
-            else f"{_with_interval(order['bump'], 3)} at {order['bump at']:.0%}",
+            else f"{with_interval(order['bump'], 3)} at {order['bump at']:.0%}",
         }
         rows.append(row)
     return rows
@@ -64,7 +64,7 @@ def schedule_rows(summary: Figures) -> list[dict[str, str]]:
         row[figures["weights"]] = _beside(figures, "held-out", of="less shuffled")
         if windows and figures["weights"] == "last weights":
             less = figures.get("less windows shuffled")
-            row["last weights, less windows shuffled"] = _with_interval(less) if less else ""
+            row["last weights, less windows shuffled"] = with_interval(less) if less else ""
     return list(rows.values())
 
 
@@ -88,16 +88,7 @@ def _with_error(figure: Figures, digits: int = 4) -> str:
     return fixed(figure["mean"], digits) + error
 
 
-def _with_interval(figure: Figures, digits: int = 4) -> str:
-    if figure["mean"] is None:
-        return fixed(None)
-    mean, low, high = (
-        "" if figure[name] is None else f"{figure[name]:+.{digits}f}" for name in ("mean", "low", "high")
-    )
-    return f"{mean} ({low} to {high})" if low else mean
-
-
 def _beside(order: Figures, name: str, digits: int = 4, *, of: str = "") -> str:
     """A figure of an order, and its difference from shuffled. of: the key of that."""
     less = order[of or f"{name}, less shuffled"]
-    return f"{_with_error(order[name], digits)}; {_with_interval(less, digits)}"
+    return f"{_with_error(order[name], digits)}; {with_interval(less, digits)}"

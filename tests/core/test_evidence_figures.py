@@ -275,8 +275,8 @@ def test_sentences_on_curricula_say_no_more_than_the_intervals() -> None:
     )
     assert said[3] == "Windows balanced less shuffled: no difference beyond noise: saw_balanced."
     assert said[4].startswith(
-        "random_sequences does best with learning rate constant, average: 4.0033; along quality saw_balanced with "
-        "constant, average: 3.9000, difference -0.1033 ("
+        "random_sequences does best with learning rate constant, average: 4.0033; of 12 results along quality the "
+        "best is saw_balanced with constant, average: 3.9000, difference -0.1033 ("
     )
     assert said[4].endswith(": better beyond noise.") and len(said) == 5
     one = {key: several[:1] for key, several in ALONG.items()}
@@ -294,7 +294,7 @@ def test_failed_trainings_and_those_without_averages_are_left_out_of_the_sentenc
     )
     said = curriculum_verdict(rows, [], ("rise", "saw"), "quality")
     assert said[0] == "Along quality, learning rate cosine, less shuffled: no difference beyond noise: saw."
-    assert "last weights: 4.0500; along quality saw with cosine, last weights: 4.0500" in said[1]
+    assert "4.0500; of 1 results along quality the best is saw with cosine, last weights: 4.0500" in said[1]
     assert curriculum_verdict(along({("random_sequences", "cosine"): failed}), [], ("saw",), "quality") == []
 
 

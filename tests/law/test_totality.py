@@ -233,7 +233,9 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
             yield name, values_of(of.annotation) if by_hand is None else by_hand
 
 
-GIVEN: dict[str, list[tuple[str, Any]]] = {"curriculum": [("curriculum.score", "score")]}
+GIVEN: dict[str, list[tuple[str, Any]]] = {
+    "curriculum": [("curriculum.score", "score"), ("sequence.epochs", 2)]
+}
 """Settings of a section without which it refuses its others."""
 
 

@@ -25,7 +25,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
-from dagster_divorder.settings.sections import Selection
+from dagster_divorder.settings.sections import Curriculum, Selection
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.store.arrays import unpack, unpack_table
@@ -190,6 +190,9 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     gradients = settings.gradients.model_copy(update={"model": "bootstrap", "dims": 64})
     taken = settings.model_copy(update={"gradients": gradients})
     make(taken, GRAPH.needed(taken, "gradient_embeddings"))
+    for score, stage in (("compression", "scores"), ("loss", "loss")):
+        followed = settings.model_copy(update={"curriculum": Curriculum(score=score)})
+        make(followed, GRAPH.needed(followed, stage))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
     }

@@ -216,6 +216,44 @@ def test_repeats_rise_with_the_second_trait_in_every_value_of_the_first(
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
+def test_a_curriculum_of_the_same_score_has_the_repeats_that_are_planned(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    records = scored(100)
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    plain, rising = (
+        make_settings(
+            input={"source_field": "source"},
+            mixing=BY_SCORE,
+            sequence={"length": 64, "batch": 8},
+            curriculum=curriculum,
+            store={"path": tmp_path / name},
+            output={"path": tmp_path / f"{name}-out", "sidecars": ()},
+        )
+        for name, curriculum in (("plain", {}), ("rising", {"score": "score"}))
+    )
+    times, means = [], []
+    for settings in (plain, rising):
+        ran(settings)
+        documents = load_results(settings.store.path).documents
+        times.append(documents.repeats.tolist())
+        plan = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pandas()
+        # All that is planned is read, each record as often as planned.
+        read = np.bincount(plan.document, plan.length, len(records))
+        assert read.tolist() == (documents.tokens * documents.repeats).tolist()
+        order = np.load(settings.output.path / "sequence_order.npy")[0]
+        plan["score"] = np.array([record["score"] for record in records], float)[plan.document]
+        plan = plan[plan.score.notna()]
+        weighted = (plan.score * plan.length).groupby(plan.sequence).sum()
+        mean = (weighted / plan.length.groupby(plan.sequence).sum()).reindex(order).to_numpy()
+        means.append([np.nanmean(part) for part in np.array_split(mean, 5)])
+    assert times[0] == times[1]
+    # The schedule rises from part to part, and by most of what there is; without it parts are alike.
+    assert (np.diff(means[1]) > 0).all()
+    assert np.ptp(means[1]) > 4
+    assert np.ptp(means[0]) < 1
+
+
 def test_what_repeats_rise_with_decides_their_key(make_settings: Make) -> None:
     def key(**mixing: Any) -> str:
         return GRAPH["repeats"].fingerprint(make_settings(mixing=BY_SCORE | mixing))
@@ -254,16 +292,27 @@ def test_computed_traits_are_topics_and_qualities_too(
         pytest.param(
             {"score": "good"},
             {},
-            "mixing.trait: field 'score' holds 'good'; expected a field of numbers",
+            "mixing.trait: field 'score' holds 'good'; expected a number in each record",
             id="text",
         ),
-        pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds 'True'", id="a flag"),
+        pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
         pytest.param(
-            {"score": 2.5}, {}, "mixing.trait: 'score' is 2.5 in all of the 40 records", id="constant"
+            {"score": 2.5}, {}, "mixing.trait: 'score' differs in no two of the 40 records", id="constant"
         ),
-        pytest.param({"score": 7}, {}, "name another field, or 'source' alone", id="constant whole number"),
-        pytest.param({"score": "9" * 90}, {}, "holds '9{60}'; expected", id="numbers as text"),
+        pytest.param({"score": 7}, {}, "name other fields, or 'source' alone", id="constant whole number"),
+        pytest.param(
+            {"score": "9" * 90},
+            {},
+            "holds numbers as text, such as '9{60}'; write them as numbers",
+            id="numbers as text",
+        ),
         pytest.param({"score": None}, {}, "no record has the field 'score'", id="none"),
+        pytest.param(
+            {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"
+        ),
+        pytest.param(
+            {"score": 1}, {"trait": ["length", "score"]}, "differ within values of length", id="topics"
+        ),
         pytest.param({}, {"trait": ["source", "nope"]}, "no record has the field 'nope'", id="unknown"),
         pytest.param(
             {},

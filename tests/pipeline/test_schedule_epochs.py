@@ -12,6 +12,7 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.stage import Finding
 from dagster_divorder.readers.export import open_export
 from dagster_divorder.settings import Settings
@@ -152,6 +153,20 @@ def contents(settings: Settings) -> list[tuple[tuple[str, int, int], ...]]:
     return [
         tuple(runs[first:last]) for first, last in zip(packed.indptr[:-1], packed.indptr[1:], strict=True)
     ]
+
+
+@pytest.mark.parametrize("now", [{"epochs": "each"}, {"strength": 0.0}], ids=str)
+def test_a_beginning_with_repeats_needs_its_schedule(
+    corpus: Path, make_settings: Make, now: dict[str, Any]
+) -> None:
+    settings = along(make_settings, epochs=2)
+    orders, _ = read(settings)
+    frozen = {"order": {"frozen_tokens": orders.shape[1] // 3 * LENGTH}}
+    with pytest.raises(
+        InputError, match=r"read a sequence 2 times; now one schedule goes over 1: set curriculum"
+    ):
+        read(along(make_settings, epochs=2, curriculum=now, **frozen))
+    read(along(make_settings, epochs=2, **frozen))
 
 
 def replace_order(settings: Settings, **changes: Any) -> Settings:

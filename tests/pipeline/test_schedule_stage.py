@@ -85,7 +85,7 @@ def test_a_run_follows_its_schedule_and_every_check_knows_it(
     findings = run_checks(GRAPH, settings, stage="diversity_metrics")
     assert list(findings) == list(CHECKS)
     assert {name: finding.text for name, finding in findings.items() if not finding.passed} == {}
-    assert "nearer their mix at every point of it" in findings["order_beats_shuffling"].text
+    assert "% off the mix at their point of the schedule" in findings["order_beats_shuffling"].text
     assert findings["nothing_drifts"].text.startswith(f"The order follows quality ({figures['shape']}); of ")
     assert load_verdict(open_run(settings)).passed
     assert "corpus's own mix" not in findings["order_beats_shuffling"].text

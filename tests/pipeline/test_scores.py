@@ -241,7 +241,7 @@ def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
     ("value", "said"),
     [
         ("0.8", "field 'q' holds numbers as text, such as '0.8'; write them as numbers, without quotes"),
-        ("good", "field 'q' holds text, such as 'good'; expected a number for each record"),
+        ("good", "field 'q' holds 'good'; expected a number in each record"),
         (True, "field 'q' holds true and false; expected a number"),
         ([0.5], "field 'q' holds lists; expected a number"),
         ({"score": 1, "of": 2}, "field 'q' holds objects; name a field of theirs: 'q.score', 'q.of'"),
@@ -309,7 +309,7 @@ def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, t
     assert (figures["missing"], figures["lowest"], figures["highest"]) == (4, 0, 39)
     assert "2 records have an infinite q: these count as missing" in notes
     assert figures["notes"][0] == (
-        "the order follows q: 36 of 40 records have one, from 0 to 39, 36 different, the most frequent in 3% of them; "
+        "the order follows q: 36 of 40 records have one, from 0 to 39, 36 different; "
         "the 4 others are spread evenly"
     )
 

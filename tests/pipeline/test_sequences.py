@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.core.order.curricula import Windows
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -470,7 +471,7 @@ def test_the_score_of_a_sequence_means_something(
     if packing == {"method": "best_fit"} and strength == 1.0:
         # What packing over the whole corpus would make of it.
         monkeypatch.setattr(
-            packed_sequences, "window_bounds", lambda sizes, window, batch: np.array([0, len(sizes)])
+            packed_sequences, "windows_of", lambda sizes, *given: Windows(*np.array([[0, len(sizes)]] * 2))
         )
         other = make_settings(
             **{name: getattr(settings, name).model_dump() for name in ("sequence", "packing", "curriculum")},

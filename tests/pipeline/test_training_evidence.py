@@ -182,13 +182,16 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     for name in orders:
         plan, epochs = made.planned(trained_order(name), 0)
         assert epochs.shape == (2, rows), name
-        assert all(len(set(epoch)) == rows for epoch in epochs.tolist()), name
+        # One schedule goes over all epochs; it reads every sequence as often.
+        passes = [epochs.ravel()] if trained_order(name).inside else epochs
+        assert all((np.bincount(read)[read] * rows == len(read)).all() for read in passes), name
         ids = made.ids(plan)[0][np.arange(LENGTH) < plan.tokens[:, None]]
         found = np.bincount(ids, minlength=600)
         # All but what fills no whole sequence.
         assert (found <= of_plan).all() and of_plan.sum() - found.sum() < LENGTH, name
         arrays = made.data(trained_order(name), 0)
-        assert arrays["ids"].shape == (rows, LENGTH) and sorted(arrays["epochs"][1]) == list(range(rows))
+        assert arrays["ids"].shape == (rows, LENGTH)
+        assert sorted(arrays["epochs"].ravel()) == sorted([*range(rows)] * 2)
     plan, _ = made.planned(TRAINED_ORDERS["original"], 0)
     assert (np.diff(plan.document) >= 0).all()
     plan, _ = made.planned(TRAINED_ORDERS["cluster_packed"], 0)
@@ -608,7 +611,7 @@ def test_every_order_of_conversations_has_the_same_masks(
         plan, epochs = made.planned(order, 0)
         arrays = made.data(order, 0)
         expected = np.full(arrays["ids"].shape, -100)
-        for row, sequence in enumerate(epochs[0]):
+        for row, sequence in enumerate(dict.fromkeys(epochs.ravel().tolist())):
             at = 0
             for place in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
                 length = plan.length[place]

@@ -303,15 +303,17 @@ def curriculum_verdict(
             )
             for every in ([row for row in rows if row["order"] == shuffled], along)
         )
+        tried = sum(row["shuffled"] == shuffled for row in along)
         less = ours["less the best shuffled"]
         sentences.append(
             f"{shuffled} does best with learning rate {base['schedule']}, {base['weights']}: "
-            f"{base['held-out']['mean']:.4f}; along {score} {ours['order']} with {ours['schedule']}, "
-            f"{ours['weights']}: {ours['held-out']['mean']:.4f}, difference {_interval(less)}: {_kind(less)}."
+            f"{base['held-out']['mean']:.4f}; of {tried} results along {score} the best is {ours['order']} with "
+            f"{ours['schedule']}, {ours['weights']}: {ours['held-out']['mean']:.4f}, difference {with_interval(less)}: "
+            f"{_kind(less)}."
         )
     jumps = [row for row in orders if row["order"] in names and "jump" in row]
     if seen := [row for row in jumps if (row["jump, less shuffled"]["low"] or 0) > 0]:
-        listed = ", ".join(f"{row['order']} {_interval(row['jump, less shuffled'], 3)}" for row in seen)
+        listed = ", ".join(f"{row['order']} {with_interval(row['jump, less shuffled'], 3)}" for row in seen)
         sentences.append(f"At the seam the loss jumps by more than that of shuffled sequences: {listed}.")
     return sentences
 
@@ -321,7 +323,7 @@ def _sorted_out(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
     kinds: dict[str, list[str]] = {}
     for row in rows:
         kind = _kind(row[figure])
-        interval = "" if kind == NO_DIFFERENCE else f" {_interval(row[figure])}"
+        interval = "" if kind == NO_DIFFERENCE else f" {with_interval(row[figure])}"
         kinds.setdefault(kind, []).append(f"{row['order']}{interval}")
     return "; ".join(f"{kind}: {', '.join(listed)}" for kind, listed in sorted(kinds.items()))
 
@@ -334,12 +336,13 @@ def _kind(difference: Mapping[str, Any]) -> str:
     return f"{'better' if difference['mean'] < 0 else 'worse'} beyond noise"
 
 
-def _interval(difference: Mapping[str, Any], digits: int = 4) -> str:
+def with_interval(difference: Mapping[str, Any], digits: int = 4) -> str:
+    """An estimate in words: its mean, and its interval where that is known."""
     mean, low, high = (
-        "" if difference[name] is None else f"{difference[name]:+.{digits}f}"
+        "–" if difference[name] is None else f"{difference[name]:+.{digits}f}"
         for name in ("mean", "low", "high")
     )
-    return f"{mean} ({low} to {high})" if low else mean
+    return mean if difference["low"] is None else f"{mean} ({low} to {high})"
 
 
 def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
@@ -351,7 +354,7 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
         return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
     sentences = [
         f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
-        f"{shuffled['held-out']['mean']:.4f}, difference {_interval(less)}: {_kind(less)}."
+        f"{shuffled['held-out']['mean']:.4f}, difference {with_interval(less)}: {_kind(less)}."
     ]
     if "spike" not in ours:
         return [*sentences, "One epoch, so there is no seam."]

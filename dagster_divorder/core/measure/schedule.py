@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.along import quantiles_along
-from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_bounds
+from dagster_divorder.core.order.curricula import SHAPES, pieces_of, windows_of
 from dagster_divorder.core.order.schedule import Pieces, asked_rank, due_times
 from dagster_divorder.core.rows import row_entries
 
@@ -129,7 +129,14 @@ class Lap:
         of_plain = sizes[plain]
         share = min(1.0, window / (1.0 - begin)) if begin < 1.0 else 1.0
         width = max(1, round(share * int(of_plain.sum())))
-        return cls(order, plain, window_bounds(of_plain, share, batch), begin, width, epochs)
+        return cls(
+            order,
+            plain,
+            windows_of(of_plain, share, batch, schedule.pieces, begin).bounds,
+            begin,
+            width,
+            epochs,
+        )
 
     def shuffled(self, seed: Sequence[int]) -> Ints:
         """A window shuffle, int64 (P,)."""

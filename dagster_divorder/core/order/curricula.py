@@ -7,10 +7,11 @@ Items are laid out as the schedule asks (`core.order.schedule`) and cut into win
 `balanced` keeps each window's own mix at every point of it. A window's mix is what the schedule leaves: where the score
 and a source go together, the source moves with the score.
 
-Guarantee: no item leaves its window. Strength 0 gives the order of `inside`.
-Cost: a sort, and `inside` over every window.
+Guarantee: no item moves by more than a window, or past a jump of the schedule. Strength 0 gives the order of `inside`.
+Cost: a sort, and `inside` over every window, twice if it sees traits.
 Source: docs/decisions/curricula.md, and the papers of `core.order.schedule`.
-Known weakness: a window's mix differs from that of its neighbours by chance, as a sample of its size does.
+Known weakness: a window's mix differs from that of its neighbours by chance, as a sample of its size does. A window of
+n folds holds ranks of n times its own width.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
+from dagster_divorder.core.order.cells import order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.schedule import (
     ATOM,
     Pieces,
     due_times,
     folded,
+    jumps,
     reversed_ranks,
     sections,
     segments,
@@ -146,16 +148,30 @@ SHAPES: Mapping[str, type[ShapeOptions]] = {
 """The shapes of schedules, with their options."""
 
 
-def window_bounds(sizes: NDArray[Any], window: float, batch: int) -> NDArray[np.int64]:
-    """Bounds of the windows of items in order, int64 (W + 1,): a share `window` of the tokens each, nearly; in whole
-    batches where items are equally long and a window has four or more."""
-    windows = max(1, min(len(sizes), round(1.0 / window)))
-    if not len(sizes) or sizes.min() == sizes.max():
-        return cell_bounds(len(sizes), windows, batch)
-    ends = np.cumsum(sizes, dtype=np.float64)
-    bounds = np.searchsorted(ends, ends[-1] * np.arange(windows + 1) / windows)
-    bounds[0], bounds[-1] = 0, len(sizes)
-    return np.unique(bounds)
+class Windows(NamedTuple):
+    """bounds: int64 (W + 1,), of the windows of items in order. cuts: int64 (K + 1,), those where the schedule jumps,
+    and both ends."""
+
+    bounds: NDArray[np.int64]
+    cuts: NDArray[np.int64]
+
+
+def windows_of(sizes: NDArray[Any], window: float, batch: int, pieces: Pieces, begin: float = 0.0) -> Windows:
+    """Windows of items in order, each a share `window` of the tokens, nearly; in whole batches where items are equally
+    long and a window has four or more. No window passes a jump of the schedule, unless another one is less than half a
+    window away. pieces, begin: as in `core.order.schedule.due_times`."""
+    items, alike = len(sizes), not len(sizes) or sizes.min() == sizes.max()
+    weights = np.ones(items) if alike else sizes.astype(np.float64)
+    middles, total = np.cumsum(weights) - 0.5 * weights, weights.sum()
+    stretches = np.concatenate([[0.0], jumps(pieces, begin, 0.5 * window), [1.0]])
+    inner = []
+    for low, high in pairwise(stretches):
+        number = min(max(1, round((high - low) / window)), max(1, items))
+        inner.append(low + (high - low) * np.arange(1, number) / number)
+    cuts, bounds = (np.searchsorted(middles, total * at) for at in (stretches, np.concatenate(inner)))
+    if alike and window * items >= 4 * batch:
+        bounds = np.rint(bounds / batch).astype(np.int64) * batch
+    return Windows(np.union1d(cuts, bounds), np.unique(cuts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +188,12 @@ class Curriculum(Nesting):
 
     def permute(self, problem: Problem) -> Order:
         """Permutation of the problem's items, int64 (M,)."""
-        inside, order, bounds = self.windows(problem)
-        return order_in_cells(problem, inside, order, bounds, own_mix=True)
+        return order_in_windows(problem, *self.windows(problem))
 
     def windows(
         self, problem: Problem, repeats: NDArray[np.integer] | None = None
-    ) -> tuple[Strategy, Order, NDArray[np.int64]]:
-        """(the strategy inside windows; the items as they are due; the bounds of their windows, int64 (W + 1,)).
+    ) -> tuple[Strategy, Order, Windows]:
+        """(the strategy inside windows; the items as they are due; their windows).
 
         repeats: int (M,), how often each item comes; by default once.
         """
@@ -189,10 +204,11 @@ class Curriculum(Nesting):
         items = np.arange(problem.items) if repeats is None else np.repeat(np.arange(problem.items), repeats)
         left = float(sizes[items].sum(dtype=np.float64))
         begin = consumed / (consumed + left) if consumed else 0.0
+        pieces = pieces_of(self.name, own)
         due = due_times(
             problem.scores,
             sizes,
-            pieces_of(self.name, own),
+            pieces,
             strength=own["strength"],
             begin=begin,
             repeats=repeats,
@@ -201,7 +217,22 @@ class Curriculum(Nesting):
         order = items[np.argsort(due, kind="stable")]
         # A window is a share of all of training.
         share = min(1.0, own["window"] / (1.0 - begin)) if begin < 1.0 else 1.0
-        return self._inside(self.options), order, window_bounds(sizes[order], share, problem.batch)
+        windows = windows_of(sizes[order], share, problem.batch, pieces, begin)
+        return self._inside(self.options), order, windows
+
+
+def order_in_windows(problem: Problem, inside: Strategy, order: Order, windows: Windows) -> Order:
+    """`order`, items as they are due, with those of each window ordered by `inside`.
+
+    A strategy that sees traits orders halves of windows, and then, moved by half of that, what stands there: the mix
+    then moves in smaller steps, and no item moves by more than a window.
+    """
+    if not inside.sees_traits:
+        return order_in_cells(problem, inside, order, windows.bounds, own_mix=True)
+    halves = np.union1d(windows.bounds, (windows.bounds[1:] + windows.bounds[:-1]) // 2)
+    between = np.union1d(windows.cuts, (halves[1:] + halves[:-1]) // 2)
+    order = order_in_cells(problem, inside, order, halves, own_mix=True)
+    return order_in_cells(problem, inside, order, between, own_mix=True, draw=1)
 
 
 def curricula(others: Mapping[str, Strategy]) -> list[Strategy]:

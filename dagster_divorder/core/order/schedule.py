@@ -184,9 +184,9 @@ def _coupled(pieces: Pieces, sizes: NDArray[np.generic], random: np.random.Gener
             within = (at - (ends - share)[piece]) / share[piece]
         else:
             items = np.arange(first, last)
-            piece = _turns(share, last - first)
             # The first piece begins with the first item that it passes.
-            piece = piece if times[0, 0] < times[0, 1] else piece[::-1]
+            way = 1 if times[0, 0] < times[0, 1] else -1
+            piece = _turns(share, sizes[first:last][::way])[::way]
             within = (middles[first:last] - low) / (high - low)
         due[items] = times[piece, 0] + within * (times[piece, 1] - times[piece, 0])
     return due
@@ -217,13 +217,17 @@ def _distinct(values: Floats) -> Floats:
     return values[np.diff(values, prepend=-np.inf) > ATOM]
 
 
-def _turns(share: Floats, items: int) -> NDArray[np.int64]:
-    """A piece for each item, int64 (items,), in turns as even as shares allow: 0, 1, 2, 0, 1, 2 for equal ones."""
-    if len(share) == 1 or np.ptp(share) <= ATOM:
-        return np.arange(items) % len(share)
-    counts = np.diff(np.rint(np.cumsum(share) * items), prepend=0.0).astype(np.int64)
-    stamps = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
-    return np.repeat(np.arange(len(share)), counts)[np.argsort(stamps, kind="stable")]
+def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
+    """A piece for each item, int64 (n,), in turns, so that each piece has its share of the tokens: 0, 1, 2, 0, 1, 2 for
+    equal ones."""
+    if len(share) == 1:
+        return np.zeros(len(sizes), np.int64)
+    if np.ptp(share) <= ATOM and (sizes == sizes[0]).all():
+        return np.arange(len(sizes)) % len(share)
+    from dagster_divorder.core.kernels.turns import take_turns
+
+    pieces: NDArray[np.int64] = take_turns(np.ascontiguousarray(_weights(sizes)), share)
+    return pieces
 
 
 def _clipped(pieces: Pieces, begin: float) -> Pieces:
@@ -236,10 +240,25 @@ def _clipped(pieces: Pieces, begin: float) -> Pieces:
     return left
 
 
-def _middles(sizes: NDArray[np.generic]) -> Floats:
-    """The middle of each item in their sequence, float64 (n,) in (0, 1), rising. Items without tokens are very short;
-    if none has any, all are equally long."""
+def _weights(sizes: NDArray[np.generic]) -> Floats:
+    """Lengths, float64 (n,): items without tokens are very short; if none has any, all are equally long."""
     weights = sizes.astype(np.float64)
-    weights = np.maximum(weights, SHORT * weights.mean()) if weights.sum() > 0 else np.ones(len(sizes))
+    return np.maximum(weights, SHORT * weights.mean()) if weights.sum() > 0 else np.ones(len(sizes))
+
+
+def jumps(pieces: Pieces, begin: float, apart: float) -> Floats:
+    """Where the schedule jumps, float64 (K,), between the beginning and the end of what is left of it, as a share of
+    that; two jumps are `apart` or more. begin: progress before."""
+    at = pieces[1:, 0][np.abs(pieces[1:, 2] - pieces[:-1, 3]) > ATOM]
+    kept = [0.0]
+    for place in (at[at > begin] - begin) / (1.0 - begin) if begin < 1.0 else ():
+        if place >= kept[-1] + apart and place <= 1.0 - apart:
+            kept.append(float(place))
+    return np.array(kept[1:])
+
+
+def _middles(sizes: NDArray[np.generic]) -> Floats:
+    """The middle of each item in their sequence, float64 (n,) in (0, 1), rising."""
+    weights = _weights(sizes)
     ends = np.cumsum(weights)
     return (ends - 0.5 * weights) / (ends[-1] if len(ends) else 1.0)

@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.arguments import OrderTask, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
-from dagster_divorder.core.order.curricula import Curriculum
+from dagster_divorder.core.order.curricula import Curriculum, order_in_windows
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import path_back, reached_at
@@ -179,7 +179,7 @@ def spread_along(
     """
     assert isinstance(strategy, Curriculum)
     left = np.flatnonzero(repeats)
-    inside, order, bounds = strategy.windows(
+    inside, order, windows = strategy.windows(
         problem.part(left, placed=problem.part(consumed).totals()), repeats[left]
     )
     order = left[order]
@@ -190,7 +190,8 @@ def spread_along(
     else:
         alike = not copies.exact and (repeats.max(initial=0) > 1 or not np.isnan(copies.times[left]).all())
     if not alike:
-        return order_in_cells(problem, inside, order, bounds, own_mix=True)
+        return order_in_windows(problem, inside, order, windows)
+    bounds = windows.bounds
     seeds = np.random.SeedSequence([problem.seed, 0]).generate_state(len(bounds)).tolist()
 
     def order_window(begin: int, end: int, seed: int) -> Order:

@@ -6,7 +6,7 @@ Per record fragment a table with a column a field, as `corpus.columns` extracts 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from numbers import Number
@@ -51,6 +51,8 @@ SCORES = {
 """Scores that are computed, with the stage and the column of each; a field of the input that has such a name is not
 followed."""
 
+PEEKED = 100
+"""First records whose values are looked at before a run."""
 NAMED = 20
 """First records of an input whose fields are offered where one does not exist."""
 
@@ -84,8 +86,8 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names, or a field
-            whose numbers count holds something else. Fields and values of the last run are not looked for again: if
+        InputError: no record has a field that the settings name, or a value that `order.targets` names, or the second
+            of `mixing.trait` is no number. Fields and values of the last run are not looked for again: if
             the input has lost one since, its stage says so.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
@@ -104,12 +106,32 @@ def _check_settings(run: Run) -> None:
     for setting, name in counted.items():
         if name is None or name not in new:
             continue
-        values = (record[name] for record in first_records(find_inputs(run.settings), [name]))
-        value = next((value for value in values if value is not None), 0)
-        if isinstance(value, bool) or not isinstance(value, Number):
-            raise InputError(
-                f"{setting}: field {name!r} holds {str(value)[:60]!r}; expected a field of numbers"
-            )
+        for record in islice(first_records(find_inputs(run.settings), [name]), PEEKED):
+            if fault := no_number(name, record[name]):
+                raise InputError(f"{setting}: field {name!r} {fault}")
+
+
+def no_number(name: str, value: Any) -> str | None:
+    """What a value of the field `name` is instead of a number, and the remedy; None for a number or null."""
+    if value is None or (isinstance(value, Number) and not isinstance(value, bool)):
+        return None
+    if isinstance(value, str) and is_numeral(value):
+        return f"holds numbers as text, such as {value[:60]!r}; write them as numbers, without quotes"
+    if isinstance(value, Mapping):
+        fields = ", ".join(repr(f"{name}.{field}") for field in value)
+        return f"holds objects; name a field of theirs: {fields or 'they have none'}"
+    kinds = {bool: "true and false", list: "lists"}
+    kind = kinds.get(type(value), f"{str(value)[:60]!r}")
+    return f"holds {kind}; expected a number in each record, or null where there is none"
+
+
+def is_numeral(text: str) -> bool:
+    """Whether a text is a number as Python writes it."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _seen_before(run: Run) -> dict[str, set[str]]:
@@ -136,11 +158,12 @@ def _field_names(inputs: Sequence[Found]) -> set[str]:
 
 def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
     """names: fields that there are; the nearest is offered."""
+    near = f"; {field!r} is null in each" if field in names else nearest(field, names)
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality, curriculum.score or "
         "input.source_field names; expected a field of the input, `cluster`, `length` or `difficulty`, for "
         "conversations `turns`, `prompt_length` or `answer_length`, and for curriculum.score "
-        f"{', '.join(f'`{score}`' for score in SCORES)}{nearest(field, names)}"
+        f"{', '.join(f'`{score}`' for score in SCORES)}{near}"
     )
 
 

@@ -866,7 +866,12 @@ def _summary(
         {name: shuffled_order(name) for name in orders},
         _with_windows_shuffled(orders),
     )
-    along = [name for name in orders if trained_order(name).inside]
+    along = [
+        name
+        for name in orders
+        if trained_order(name).inside
+        or (run.settings.curriculum.on and trained_order(name).sequences == "curated")
+    ]
     return {
         "verdict": [
             *verdict(figures, first, shuffled_order(first)),

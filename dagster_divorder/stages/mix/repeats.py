@@ -20,7 +20,7 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
-from dagster_divorder.core.mix.by_quality import Tiers, cut_tiers, plan_tiers, tier_name
+from dagster_divorder.core.mix.by_quality import MISSING, Tiers, cut_tiers, plan_tiers, tier_name
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
@@ -231,22 +231,22 @@ def _cut_tiers(run: Run, name: str, training: np.ndarray, trained: Traits) -> Ti
     positions, int64 (n,); trained: their traits.
 
     Raises:
-        InputError: the second of `mixing.trait` is no number, or is the same in all of them.
+        InputError: `name` is no number, or differs within no value of the first trait.
     """
     trait, quality = run.settings.mixed_trait, load_numbers(run, name, "mixing.trait")[training]
-    known = np.unique(quality[~np.isnan(quality)])
-    if len(known) < 2:
-        only = f"is {known[0]:g} in all" if len(known) else "has no number in any"
+    tiers = cut_tiers(quality, trained.counted, trained.codes[trait], run.settings.mixing.drop)
+    if np.bincount(tiers.topic[tiers.number != MISSING]).max(initial=0) < 2:
         raise InputError(
-            f"mixing.trait: {name!r} {only} of the {len(quality):,} records that may be trained on, so that "
-            f"no repeats can rise with it; expected numbers that differ: name another field, or {trait!r} alone"
+            f"mixing.trait: {name!r} differs in no two of the {len(quality):,} records that may be trained on and have "
+            f"one {trait}, so that no repeats can rise with it; expected numbers that differ within values of {trait}: "
+            f"name other fields, or {trait!r} alone"
         )
     if missing := int(np.isnan(quality).sum()):
         run.progress.note(
-            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as their "
-            f"{trait} on average"
+            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as their {trait} on "
+            "average"
         )
-    return cut_tiers(quality, trained.counted, trained.codes[trait], run.settings.mixing.drop)
+    return tiers
 
 
 def _tier_rows(names: Sequence[str], tiers: Tiers, plan: MixPlan, mix: Realised) -> list[dict[str, Any]]:

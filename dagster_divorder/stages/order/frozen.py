@@ -52,7 +52,8 @@ def load_frozen(run: Run) -> Frozen | None:
     """The consumed beginning, None if `order.frozen_tokens` is 0.
 
     Raises:
-        InputError: records of the beginning are no longer in the input.
+        InputError: records of the beginning are no longer in the input, or it has a sequence more often than one
+            schedule of these settings has it.
     """
     if not run.settings.order.frozen_tokens:
         return None
@@ -74,11 +75,20 @@ def load_frozen(run: Run) -> Frozen | None:
         indptr=sequences["indptr"],
         sequence_length=run.settings.sequence.length,
     )
+    # A token is in one sequence, so the first run tells sequences apart.
+    begins = np.c_[runs.document, runs.start][runs.indptr[:-1]]
+    _, first, number, times = np.unique(
+        begins, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    if (most := times.max(initial=0)) > run.settings.schedule_epochs:
+        raise InputError(
+            f"order.frozen_tokens is {run.settings.order.frozen_tokens}, of an output with one schedule over several "
+            f"epochs, in which a trainer has read a sequence {most} times; now one schedule goes over "
+            f"{run.settings.schedule_epochs}: set curriculum.score, curriculum.strength, curriculum.epochs and "
+            f"sequence.epochs back, {REMEDY}"
+        )
     reads = np.arange(len(runs))
-    if run.settings.schedule_epochs > 1:
-        # A token is in one sequence, so the first run tells sequences apart.
-        begins = np.c_[runs.document, runs.start][runs.indptr[:-1]]
-        _, first, number = np.unique(begins, axis=0, return_index=True, return_inverse=True)
+    if most > 1:
         by_place = np.argsort(first)
         place = np.empty_like(by_place)
         place[by_place] = np.arange(len(place))

@@ -8,8 +8,10 @@ traits by name; only trained tokens where shares are of these. `related` never p
 `order.separate_copies` no method does; the plan then names the parts that keep them apart, for `sequence_order`. With
 `packing.end_of_text` a document has one token more, its last, which is the end-of-text token. Sequences that a trainer
 has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. `consumed` has them as
-they were read (`reads`), where one was read twice. Shards of the documents are packed apart. Their remainders, each less than a sequence, are packed together at the end of the last shard, so that
-the plan has one partial sequence at most. `shards` has the first sequences of the shards."""
+they were read (`reads`), where one was read twice. Along a curriculum the windows of its schedule are packed apart, so
+that a sequence holds documents of near score. Shards of the documents are packed apart. Their remainders, each less
+than a sequence, are packed together at the end of the last shard, so that the plan has one partial sequence at most.
+`shards` has the first sequences of the shards."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.order.curricula import window_bounds
+from dagster_divorder.core.order.curricula import windows_of
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
@@ -280,7 +282,8 @@ def _pack_part(
     if settings.curriculum.on and len(pieces):
         left = int(pieces.length.sum())
         share = settings.curriculum_window(consumed_tokens + left) * (consumed_tokens + left) / max(1, left)
-        windows = window_bounds(pieces.length, min(1.0, share), batch=1)
+        schedule, begin = settings.curriculum.pieces, consumed_tokens / max(1, consumed_tokens + left)
+        windows = windows_of(pieces.length, min(1.0, share), 1, schedule, begin).bounds
     return pack_pieces(
         pieces,
         method=settings.packing.method,
@@ -442,12 +445,11 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         **settings.counted_key,
         **({"train_on": settings.chats.train_on} if settings.masked else {}),
+        **settings.curriculum_key,
     }
     if settings.packing.piece_tokens:
         # This stage orders pieces.
         decides["order"] = document_order_settings(settings)
-    if settings.curriculum.on:
-        decides["window"] = [settings.curriculum.window, settings.sequence.batch]
     return decides
 
 

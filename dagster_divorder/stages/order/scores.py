@@ -35,8 +35,15 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import (
+    PEEKED,
+    computed_score,
+    is_numeral,
+    no_number,
+    read_fields,
+    score_field,
+)
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
-from dagster_divorder.stages.corpus.fields import computed_score, read_fields, score_field
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
 from dagster_divorder.stages.order.bin_edges import is_number
@@ -45,9 +52,6 @@ from dagster_divorder.store.state import load_receipt
 
 FEWEST = 0.5
 """Share of the records that must have a score."""
-
-PEEKED = 100
-"""First records of an input in which a score is looked at before a run."""
 
 BLOCK = 1 << 16
 """Rows of a file of scores that are in memory at once."""
@@ -115,37 +119,14 @@ def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
     if not is_text(column.type):
         # Python cannot hold every time.
         first = None if pa.types.is_temporal(column.type) else column.drop_null()[0].as_py()
-        return _no_number(name, first) or f"holds {column.type}; expected numbers"
+        return no_number(name, first) or f"holds {column.type}; expected numbers"
     for record, value in enumerate(column.to_pylist()):
-        if value is not None and not _is_numeral(value):
+        if value is not None and not is_numeral(value):
             return (
                 f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null where a record "
                 "has no score"
             )
-    return str(_no_number(name, column.drop_null()[0].as_py()))
-
-
-def _no_number(name: str, value: Any) -> str | None:
-    """What a value of the score is instead of a number, and the remedy; None for a number."""
-    if isinstance(value, str) and _is_numeral(value):
-        return f"holds numbers as text, such as {value!r}; write them as numbers, without quotes"
-    if isinstance(value, Mapping):
-        fields = ", ".join(repr(f"{name}.{field}") for field in value)
-        return f"holds objects; name a field of theirs: {fields or 'they have none'}"
-    if isinstance(value, bool | str | list | bytes):
-        kind = {bool: "true and false", list: "lists"}.get(
-            type(value), f"text, such as {value[:40]!r}" if isinstance(value, str | bytes) else ""
-        )
-        return f"holds {kind}; expected a number for each record, or null where it has no score"
-    return None
-
-
-def _is_numeral(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return str(no_number(name, column.drop_null()[0].as_py()))
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
@@ -232,17 +213,11 @@ def _file_key(run: Run) -> dict[str, Any]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: the file of scores cannot be used, or a first record has something else than a number.
+        InputError: the file of scores cannot be used.
     """
-    chosen, last = run.settings.curriculum, load_receipt(run.store, "scores")
-    if chosen.path is not None:
-        _open_file(run.settings, chosen.path)
-    name = score_field(run.settings)
-    if name is None or (last and last.figures["score"] == name):
-        return
-    for record in islice(first_records(find_inputs(run.settings), [name]), PEEKED):
-        if fault := _no_number(name, record[name]):
-            raise InputError(f"curriculum.score: field {name!r} {fault}")
+    path = run.settings.curriculum.path
+    if path is not None:
+        _open_file(run.settings, path)
 
 
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
@@ -259,8 +234,8 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
         if len(known) and (mean := known.mean()) > np.log(vocabulary):
             notes.append(
                 f"the mean loss is {mean:.1f} nats a token, worse than guessing among {vocabulary:,} tokens "
-                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model to "
-                "a causal language model that does, or follow 'difficulty'"
+                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model "
+                "to a causal language model that does, or follow 'difficulty'"
             )
     if run.settings.curriculum.path is not None:
         return notes
@@ -301,7 +276,7 @@ def _rank_records(run: Run) -> Made:
         "records": len(numbers),
         "missing": missing,
         "distinct": len(values),
-        "most_frequent": float(often.max() / len(known)),
+        "most_frequent": float(often.max() / len(known)) if often.max() > 1 else 0.0,
         "lowest": float(values[0]),
         "highest": float(values[-1]),
     }
