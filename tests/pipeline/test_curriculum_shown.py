@@ -73,7 +73,7 @@ def test_the_report_and_dagster_show_the_schedule(folder: Path) -> None:
     assert "score along zigzag" in check(text.encode()).text
     run = open_run(settings_of(folder))
     shown = GRAPH["diversity_metrics"].show(run, run.receipt("diversity_metrics"))
-    assert "TV there of cluster" in shown["schedule"].markdown  # type: ignore[union-attr]
+    assert "TV there of cluster" in shown["along_the_schedule"].markdown  # type: ignore[union-attr]
 
 
 def test_every_shape_is_compared_also_at_strength_0_and_points_where_they_are_set(folder: Path) -> None:

@@ -451,7 +451,7 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
         file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
     if verdict.schedule:
-        shown["schedule"] = Text(schedule.markdown(verdict.schedule))
+        shown["along_the_schedule"] = Text(schedule.markdown(verdict.schedule))
     drift = Table(load_stationarity(run).rows())
     if verdict.schedule:
         shown["schedule"] = Table(schedule_rows(verdict.schedule["scales"]["sequences"]))
