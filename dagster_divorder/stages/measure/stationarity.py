@@ -123,7 +123,9 @@ def load_sample(
 
 
 def drift_along(
-    run: Run, order: np.ndarray | None = None, shown: Callable[[Generator[Feature, None, None]], Iterable[Feature]] = iter
+    run: Run,
+    order: np.ndarray | None = None,
+    shown: Callable[[Generator[Feature, None, None]], Iterable[Feature]] = iter,
 ) -> Stationarity:
     """The drift along an order of the plan's sequences, as for `load_sample`. shown: shows progress over features."""
     settings, stream = run.settings, load_stream(run)
