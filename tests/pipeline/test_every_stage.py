@@ -57,9 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
         "clusters": {"k": 4},
         "selection": {"method": "random", "documents": 80},
         "gradients": {"model": "bootstrap"},
-        "curriculum": {"score": "score", "shape": "saw"},
     },
-    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "compression"}},
+    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "compression", "shape": "saw"}},
     "a score of a model": {"clusters": {"k": 4}, "curriculum": {"score": "loss"}},
     "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
 }
