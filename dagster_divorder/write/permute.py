@@ -91,8 +91,9 @@ class Permutation:
     def cuts(self) -> np.ndarray:
         """The first position of each bucket, and the end, int64 (buckets + 1,)."""
         ends = np.cumsum(self.sizes, dtype=np.int64)
-        buckets = min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))
-        cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets))
+        total = int(ends[-1]) if len(ends) else 0
+        buckets = min(MAX_BUCKETS, max(1, -(-total // BUCKET_BYTES)))
+        cuts = np.searchsorted(ends, np.arange(1, buckets) * (total / buckets))
         if self.breaks is not None:
             cuts = self.breaks[np.searchsorted(self.breaks, cuts)]
         # A row that is larger than a bucket is a bucket of its own.

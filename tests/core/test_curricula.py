@@ -16,7 +16,7 @@ from dagster_divorder.core.kernels.turns import take_turns
 from dagster_divorder.core.order import STRATEGIES, order
 from dagster_divorder.core.order.curricula import SHAPES, pieces_of, windows_of
 from dagster_divorder.core.order.epochs import epoch_orders
-from dagster_divorder.core.order.schedule import asked_rank, due_times, through, token_ranks
+from dagster_divorder.core.order.schedule import asked_rank, due_times, folded, through, token_ranks
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
@@ -478,3 +478,8 @@ def test_copies_are_spread_inside_windows(shape: str, inside: str) -> None:
         assert np.quantile(together, 0.1) < 0.2 * items * window
     for begin, end in pairwise(windows.bounds if inside == "random" else windows.cuts):
         assert sorted(scores[made[begin:end]]) == sorted(scores[plain[begin:end]])
+
+
+def test_items_without_tokens_at_the_end_are_in_the_last_window() -> None:
+    windows = windows_of(np.array([5, 0, 4, 6, 0, 0]), 0.5, 2, folded(1))
+    assert windows.bounds[[0, -1]].tolist() == windows.cuts[[0, -1]].tolist() == [0, 6]

@@ -173,6 +173,8 @@ def windows_of(sizes: NDArray[Any], window: float, batch: int, pieces: Pieces, b
         number = min(max(1, round((high - low) / window)), max(1, items))
         inner.append(low + (high - low) * np.arange(1, number) / number)
     cuts, bounds = (np.searchsorted(middles, total * at) for at in (stretches, np.concatenate(inner)))
+    # Items without tokens at the end are in the last window.
+    cuts[-1] = items
     if alike and window * items >= 4 * batch:
         bounds = np.rint(bounds / batch).astype(np.int64) * batch
     return Windows(np.union1d(cuts, bounds), np.unique(cuts))
