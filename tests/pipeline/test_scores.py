@@ -309,7 +309,7 @@ def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, t
     assert (figures["missing"], figures["lowest"], figures["highest"]) == (4, 0, 39)
     assert "2 records have an infinite q: these count as missing" in notes
     assert figures["notes"][0] == (
-        "the order follows q: 36 of 40 records have one, from 0 to 39, 36 different; "
+        "The order follows q: 36 of 40 records have one, from 0 to 39, 36 different; "
         "the 4 others are spread evenly"
     )
 

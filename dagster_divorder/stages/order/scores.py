@@ -298,7 +298,7 @@ def sentence(figures: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"the order follows {figures['score']}: {figures['records'] - figures['missing']:,} of "
+        f"The order follows {figures['score']}: {figures['records'] - figures['missing']:,} of "
         f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "
         f"{figures['distinct']:,} different{tied}{missing}"
     )
