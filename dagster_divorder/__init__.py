@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dagster_divorder.defs.factory import build_definitions
     from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.models.validation import loss_by_source
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "balance": "dagster_divorder.streams",
+    "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
     "estimate": "dagster_divorder.estimates",
@@ -47,6 +49,7 @@ __all__ = [
     "Settings",
     "Topics",
     "balance",
+    "build_definitions",
     "compare",
     "cut",
     "estimate",

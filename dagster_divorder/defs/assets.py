@@ -4,13 +4,15 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.defs.automation import condition
 from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import readable, result_metadata, table
+from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.defs.settings import SETTINGS_RESOURCE, settings_resource
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
@@ -20,40 +22,51 @@ from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
 
 
-def assets(graph: Graph, settings: Settings) -> list[dg.AssetsDefinition]:
+def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
     """An asset for every stage of these settings that has one."""
-    return [_asset(graph, settings, name, reads) for name, reads in graph.asset_upstream(settings).items()]
+    settings = settings_resource(pipeline)
+    reads = pipeline.graph.asset_upstream(pipeline.settings)
+    return [_asset(pipeline, settings, name, before) for name, before in reads.items()]
 
 
-def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) -> dg.AssetsDefinition:
-    stage = graph[name]
+def _asset(
+    pipeline: Pipeline, resource: dg.ResourceDefinition, name: str, reads: tuple[str, ...]
+) -> dg.AssetsDefinition:
+    graph, settings = pipeline.graph, pipeline.settings
+    stage, needed = graph[name], graph.needed(settings)
     # Evidence that the clusters themselves need belongs to their group.
-    group = "embedding" if stage.group == "evidence" and name in graph.needed(settings) else stage.group
+    group = "embedding" if stage.group == "evidence" and name in needed else stage.group
+    resource_key = pipeline.named(SETTINGS_RESOURCE)
 
     @dg.asset(
-        name=name,
-        deps=reads,
+        key=pipeline.key(name),
+        deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
         # Parts of a step have no asset of their own, so a change of their settings shows here.
         code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
         description=stage.description,
-        group_name=group,
+        group_name=pipeline.group_name or pipeline.named(group),
         kinds=set(stage.kinds_under(settings)),
-        check_specs=check_specs(stage, settings),
+        tags=pipeline.tags,
+        owners=pipeline.owners,
+        check_specs=check_specs(pipeline, stage),
+        automation_condition=condition(pipeline, name),
+        resource_defs={resource_key: resource},
+        required_resource_keys={resource_key},
         # Steps run one after another: evidence waits for the output.
-        op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},
+        op_tags={"dagster/priority": "0" if name in needed else "-1"},
     )
-    def asset(
-        context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
-    ) -> dg.MaterializeResult:  # Dagster knows the result of an asset with checks by the bare name alone.
-        return _materialize(context, settings, stage, graph)
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        # Dagster knows the result of an asset with checks by the bare name alone.
+        return _materialize(context, getattr(context.resources, resource_key), stage, pipeline)
 
     return asset
 
 
 def _materialize(
-    context: dg.AssetExecutionContext, settings: Settings, stage: Stage, graph: Graph
+    context: dg.AssetExecutionContext, settings: Settings, stage: Stage, pipeline: Pipeline
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
+    graph = pipeline.graph
     resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
@@ -78,7 +91,7 @@ def _materialize(
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
-        check_results=check_results(stage, settings, graph),
+        check_results=check_results(pipeline, stage, settings),
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
 
 from dagster_divorder.defs.jobs import CURATE, JOBS, STORE, store_names
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import StoreBusyError, printable
-from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
@@ -35,24 +35,54 @@ _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRu
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 
 
-def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
+def condition(pipeline: Pipeline, asset: str) -> dg.AutomationCondition | None:
+    """When an asset is made without a person: those that the output needs, once an asset upstream is updated."""
+    if (
+        not pipeline.automation
+        or not pipeline.upstream
+        or asset not in pipeline.graph.needed(pipeline.settings)
+    ):
+        return None
+    followed = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
+    if asset not in pipeline.upstream:
+        return followed
+    updated = dg.AutomationCondition.any_deps_updated().since_last_handled()
+    return (updated | followed) & ~dg.AutomationCondition.in_progress()
+
+
+def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinition:
+    """The sensor that starts a run when an asset upstream is updated."""
+    needed = set(pipeline.graph.needed(pipeline.settings))
+    assets = [asset for asset in pipeline.graph.asset_upstream(pipeline.settings) if asset in needed]
+    return dg.AutomationConditionSensorDefinition(
+        pipeline.named("follow_upstream"),
+        target=dg.AssetSelection.assets(*map(pipeline.key, assets)),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=LONGEST_INTERVAL,
+        description="Makes the output anew when an asset is updated that these assets come after. Only what is new is "
+        "computed.",
+    )
+
+
+def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
     """The sensor that starts `curate` when an input file is new, has grown or has changed."""
 
-    store = store_of(settings.store)
+    graph, settings = pipeline.graph, pipeline.settings
+    store, curate = store_of(settings.store), pipeline.named(CURATE)
 
     @dg.sensor(
-        name="watch_input",
-        job_name=CURATE,
+        name=pipeline.named("watch_input"),
+        job_name=curate,
         minimum_interval_seconds=int(
             min(max(SHORTEST_INTERVAL, settings.advanced.settle_seconds / 3), LONGEST_INTERVAL)
         ),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Starts {CURATE} when an input file is new, has grown or has changed, once it has been still for "
+        description=f"Starts {curate} when an input file is new, has grown or has changed, once it has been still for "
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         runs = _our_runs(context, store)
-        if dead := fail_dead_runs(context.instance, settings, runs, set(graph)):
+        if dead := fail_dead_runs(context.instance, pipeline, runs):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
         verdict = check_input(graph, settings, cursor, time.time(), lambda: run_in_progress(runs))
@@ -93,7 +123,7 @@ def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
 
 
 def fail_dead_runs(
-    instance: dg.DagsterInstance, settings: Settings, runs: Sequence[dg.DagsterRun], stages: Collection[str]
+    instance: dg.DagsterInstance, pipeline: Pipeline, runs: Sequence[dg.DagsterRun]
 ) -> list[str]:
     """Mark our dead runs as failed, so that they are retried (`run_retries`) and block nothing; returns their ids.
 
@@ -104,8 +134,8 @@ def fail_dead_runs(
         run
         for run in runs
         if run.status == dg.DagsterRunStatus.STARTED
-        and _runs_stages_alone(run, stages)
-        and not _is_alive(instance, settings, run.run_id)
+        and _runs_our_assets_alone(pipeline, run)
+        and not _is_alive(instance, pipeline.settings, run.run_id)
     ]
     for run in dead:
         instance.report_run_failed(
@@ -114,11 +144,11 @@ def fail_dead_runs(
     return [run.run_id[:8] for run in dead]
 
 
-def _runs_stages_alone(run: dg.DagsterRun, stages: Collection[str]) -> bool:
+def _runs_our_assets_alone(pipeline: Pipeline, run: dg.DagsterRun) -> bool:
     """Whether a run has assets of ours alone. Other assets may be silent for hours and hold no store."""
     if run.asset_selection is None:
-        return run.job_name in JOBS
-    return {key.to_user_string() for key in run.asset_selection} <= set(stages)
+        return run.job_name in map(pipeline.named, JOBS)
+    return run.asset_selection <= set(map(pipeline.key, pipeline.graph))
 
 
 def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> bool:
@@ -132,11 +162,14 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
         return True
 
 
-daily = dg.ScheduleDefinition(
-    name="daily",
-    job_name=CURATE,
-    cron_schedule=DAILY,
-    default_status=dg.DefaultScheduleStatus.STOPPED,
-    description=f"Runs {CURATE} every night at three o'clock (UTC), whether the input has changed or not: for input "
-    "that never stops changing, or that the sensor should not read.",
-)
+def daily(pipeline: Pipeline) -> dg.ScheduleDefinition:
+    """The schedule that starts `curate` every night."""
+    curate = pipeline.named(CURATE)
+    return dg.ScheduleDefinition(
+        name=pipeline.named("daily"),
+        job_name=curate,
+        cron_schedule=DAILY,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Runs {curate} every night at three o'clock (UTC), whether the input has changed or not: for "
+        "input that never stops changing, or that the sensor should not read.",
+    )

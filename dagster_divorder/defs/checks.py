@@ -9,29 +9,33 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_divorder.defs.metadata import table
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 
 
-def check_specs(stage: Stage, settings: Settings) -> list[dg.AssetCheckSpec]:
+def check_specs(pipeline: Pipeline, stage: Stage) -> list[dg.AssetCheckSpec]:
     """An asset check for every check of a stage under these settings."""
     return [
         dg.AssetCheckSpec(
-            check.name, asset=stage.name, description=check.description, blocking=check.blocking
+            check.name,
+            asset=pipeline.key(stage.name),
+            description=check.description,
+            blocking=check.blocking,
         )
         for check in stage.checks
-        if check.when(settings)
+        if check.when(pipeline.settings)
     ]
 
 
-def check_results(stage: Stage, settings: Settings, graph: Graph) -> list[dg.AssetCheckResult]:
+def check_results(pipeline: Pipeline, stage: Stage, settings: Settings) -> list[dg.AssetCheckResult]:
     """Findings of a stage's checks on its last result."""
     blocking = {check.name: check.blocking for check in stage.checks}
     return [
         dg.AssetCheckResult(
             check_name=name,
+            asset_key=pipeline.key(stage.name),
             passed=finding.passed,
             severity=dg.AssetCheckSeverity.ERROR if blocking[name] else dg.AssetCheckSeverity.WARN,
             description=finding.text
@@ -42,5 +46,5 @@ def check_results(stage: Stage, settings: Settings, graph: Graph) -> list[dg.Ass
                 for figure, value in finding.figures.items()
             },
         )
-        for name, finding in run_checks(graph, settings, stage.name).items()
+        for name, finding in run_checks(pipeline.graph, settings, stage.name).items()
     ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.defs.metadata import SETTINGS_NOTE, settings_file, settings_table
+from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.defs.settings import SETTINGS_NOTE, settings_file, settings_table
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.graph import OUTPUT, Graph
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.store.base import Store
 
 CURATE = "curate"
@@ -43,10 +42,12 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
 """Job -> its assets, and its description."""
 
 
-def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
+def jobs(pipeline: Pipeline) -> list[Any]:
     """The jobs of these stages; each shows the settings in force on its page."""
+    graph, settings = pipeline.graph, pipeline.settings
     assets, asset_jobs = graph.asset_upstream(settings), []
-    shown: dict[str, Any] = {"settings_file": settings_file(file), "settings": settings_table(settings)}
+    file = settings_file(pipeline.file)
+    shown: dict[str, Any] = {"settings_file": file, "settings": settings_table(settings)}
     named = {asset for wanted, _ in JOBS.values() for asset in wanted}
     evidence = set(graph.evidence) - named
     for name, (wanted, description) in JOBS.items():
@@ -55,11 +56,11 @@ def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
         if selection:
             asset_jobs.append(
                 dg.define_asset_job(
-                    name,
-                    dg.AssetSelection.assets(*selection),
-                    description=f"{description}\n\nSettings: {settings_file(file)}. {SETTINGS_NOTE}",
+                    pipeline.named(name),
+                    dg.AssetSelection.assets(*map(pipeline.key, selection)),
+                    description=f"{description}\n\nSettings: {file}. {SETTINGS_NOTE}",
                     metadata=shown,
-                    tags={SETTINGS: settings_file(file)},
+                    tags={SETTINGS: file},
                 )
             )
     return asset_jobs

@@ -1,7 +1,6 @@
 """How results, figures and settings look on Dagster's pages."""
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,12 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
-from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import RULES
 
 PICTURE_BYTES = 300_000
 """A picture inside a page is reduced to this size: Dagster keeps it with every run's events."""
 
 PICTURE_WIDTH = 1080
 """Pixels that fit Dagster's page on a common screen; it cuts off the rest."""
-
-SETTINGS_NOTE = (
-    "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions. The launchpad takes "
-    "one for its run alone: refit, the fits to learn again from the present corpus, such as [clusters]."
-)
-
-FIT = dg.Enum("Fit", [dg.EnumValue(name) for name in RULES])
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,28 +97,3 @@ def readable(value: Any) -> Any:
     if value is None:
         return "-"
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def settings_resource(settings: Settings, file: Path | None) -> dg.ResourceDefinition:
-    """The settings for assets, with the `refit` of a run's configuration. The launchpad shows the description."""
-    return dg.ResourceDefinition(
-        lambda context: settings.refitting(*context.resource_config["refit"]),
-        config_schema={"refit": dg.Field([FIT], default_value=[], is_required=False)},
-        description=f"{settings_file(file)}. {SETTINGS_NOTE}",
-    )
-
-
-def settings_file(file: Path | None) -> str:
-    """The source of the settings, for people."""
-    return str(file) if file else "no file; defaults and environment"
-
-
-def settings_table(settings: Settings) -> dg.MetadataValue[Any]:
-    """The settings that are not at their defaults."""
-    values: dict[str, Any] = {}
-    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
-        is_section = isinstance(section, dict)
-        values |= (
-            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
-        )
-    return table([{"setting": name, "value": json.dumps(value)} for name, value in values.items()])

@@ -15,6 +15,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, daily, watch_input
 from dagster_divorder.defs.jobs import STORE, store_names
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
@@ -40,7 +41,7 @@ class Daemon:
     """Ticks of the sensor, which remembers its cursor."""
 
     def __init__(self, settings: Settings, instance: dg.DagsterInstance) -> None:
-        self.sensor, self.instance, self.cursor = watch_input(GRAPH, settings), instance, None
+        self.sensor, self.instance, self.cursor = watch_input(Pipeline(GRAPH, settings)), instance, None
 
     def tick(self) -> dg.RunRequest | str:
         """The run that a tick asks for, or why it asks for none."""

@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def as_toml(sections: dict) -> str:
-    return "".join(
+    return '[input]\npaths = ["docs.jsonl"]\n' + "".join(
         f"[{section}]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
         for section, keys in sections.items()
     )
@@ -128,7 +128,7 @@ def test_assets_run_one_after_another_in_the_process_of_the_run(load: Load) -> N
 
 
 def test_settings_are_read_once_and_the_launchpad_says_where_from(load: Load, config: Path) -> None:
-    (resource,) = (load().resources or {}).values()
+    (resource,) = {asset.resource_defs["divorder"] for asset in load().assets or ()}
     settings = load_settings(config)
     assert resource.resource_fn(dg.build_init_resource_context(config={"refit": []})) == settings
     asked = resource.resource_fn(dg.build_init_resource_context(config={"refit": ["clusters"]}))

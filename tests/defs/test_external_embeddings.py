@@ -8,7 +8,6 @@ from pathlib import Path
 import dagster as dg
 import numpy as np
 
-from dagster_divorder.settings import load_settings
 from tests.defs.conftest import metadata_of
 
 Load = Callable[[], dg.Definitions]
@@ -23,7 +22,6 @@ def test_it_shows_what_was_read_and_clusters_follow(config: Path, load: Load) ->
             list(defs.assets or []),  # type: ignore[arg-type]
             selection=dg.AssetSelection.assets("clusters").upstream(),
             instance=instance,
-            resources={"settings": load_settings(config)},
         )
     assert run.success
     metadata = metadata_of(run)

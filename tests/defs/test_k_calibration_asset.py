@@ -8,7 +8,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_divorder.settings import load_settings
 from tests.defs.conftest import metadata_of
 
 Load = Callable[[], dg.Definitions]
@@ -38,7 +37,6 @@ def test_it_shows_table_and_picture_and_clusters_follow(auto: Path, load: Load) 
             list(defs.assets or []),  # type: ignore[arg-type]
             selection=dg.AssetSelection.assets("clusters").upstream(),
             instance=instance,
-            resources={"settings": load_settings(auto)},
         )
     assert run.success
     metadata = metadata_of(run)

@@ -18,7 +18,8 @@ import numpy as np
 import orjson
 import pytest
 
-from dagster_divorder.definitions import definitions
+from dagster_divorder.defs.factory import definitions
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.drift import has_doubled
@@ -257,13 +258,12 @@ def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_document
 
 def test_dagster_materialises_and_checks_them(folder: Path) -> None:
     settings = settings_in(folder)
-    made = definitions(GRAPH, settings)
+    made = definitions(Pipeline(GRAPH, settings))
     assets = list(made.assets or [])
     assert {asset.key.path[-1] for asset in assets} == {"raw_docs", "letters", "tally"}  # type: ignore[union-attr]
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
             assets,  # type: ignore[arg-type]
-            resources={"settings": settings},
             instance=instance,
         )
         event = instance.get_latest_materialization_event(dg.AssetKey("tally"))

@@ -1,0 +1,57 @@
+"""A pipeline as one Dagster project knows it: stages under settings, with the names that they have there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages under settings, and how a Dagster project shows them.
+
+    file: the settings file, None without one. key_prefix: first parts of every asset key; its parts, joined by
+    underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
+    upstream: by asset, the assets of others that it comes after. tags, owners: of every asset. automation: whether runs
+    start by themselves.
+
+    Raises:
+        SettingsError: a part of the prefix is no name, or upstream names an asset that these settings do not have.
+    """
+
+    graph: Graph
+    settings: Settings
+    file: Path | None = None
+    key_prefix: tuple[str, ...] = ()
+    group_name: str | None = None
+    upstream: Mapping[str, Sequence[dg.AssetKey]] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    owners: Sequence[str] = ()
+    automation: bool = True
+
+    def __post_init__(self) -> None:
+        for part in self.key_prefix:
+            if not re.fullmatch("[A-Za-z0-9_]+", part):
+                raise SettingsError(
+                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
+                    "names of jobs and sensors too"
+                )
+        for asset in self.upstream:
+            one_of("upstream", asset, self.graph.asset_upstream(self.settings))
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """The key of one of our assets."""
+        return dg.AssetKey([*self.key_prefix, asset])
+
+    def named(self, name: str) -> str:
+        """The name of a job, sensor, schedule, group or resource: with the prefix."""
+        return "_".join([*self.key_prefix, name])
