@@ -7,7 +7,7 @@ import dagster as dg
 from dagster_divorder.defs.automation import condition
 from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.jobs import STORE, store_names
-from dagster_divorder.defs.metadata import readable, result_metadata, table
+from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import SETTINGS_RESOURCE, settings_resource
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -41,8 +41,7 @@ def _asset(
     @dg.asset(
         key=pipeline.key(name),
         deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        # Parts of a step have no asset of their own, so a change of their settings shows here.
-        code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
+        code_version=pipeline.code_version(name),
         description=stage.description,
         group_name=pipeline.group_name or pipeline.named(group),
         kinds=set(stage.kinds_under(settings)),
@@ -81,15 +80,8 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
-    metadata = result_metadata(stage.show(Run(settings, store, graph), receipt), figures)
-    if figures["new_documents"] and figures["seconds"]:
-        metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
-    # Named files, or the folder of files of fragments.
-    files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
-    stored = [{"what": name, "path": store.where(file)} for name, file in files.items()]
-    metadata |= {"changed": changed, "stored_files": table(stored)}
     return dg.MaterializeResult(
-        metadata=metadata,
+        metadata=asset_metadata(Run(settings, store, graph), receipt, changed),
         data_version=dg.DataVersion(receipt.version),
         check_results=check_results(pipeline, stage, settings),
     )
