@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_divorder.core.order.strategy import one_of
-from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
 
 
@@ -39,12 +37,7 @@ class Pipeline:
     automation: bool = True
 
     def __post_init__(self) -> None:
-        for part in self.key_prefix:
-            if not re.fullmatch("[A-Za-z0-9_]+", part):
-                raise SettingsError(
-                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
-                    "names of jobs and sensors too"
-                )
+        check_key_prefix(self.key_prefix)
         for asset in self.upstream:
             one_of("upstream", asset, self.graph.asset_upstream(self.settings))
 
