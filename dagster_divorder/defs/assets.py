@@ -25,35 +25,29 @@ from dagster_divorder.units import duration
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
     """An asset for every stage of these settings that has one."""
     settings = settings_resource(pipeline)
-    reads = pipeline.graph.asset_upstream(pipeline.settings)
-    return [_asset(pipeline, settings, name, before) for name, before in reads.items()]
+    return [_asset(pipeline, settings, name) for name in pipeline.specs]
 
 
-def _asset(
-    pipeline: Pipeline, resource: dg.ResourceDefinition, name: str, reads: tuple[str, ...]
-) -> dg.AssetsDefinition:
-    graph, settings = pipeline.graph, pipeline.settings
-    stage, needed = graph[name], graph.needed(settings)
-    # Evidence that the clusters themselves need belongs to their group.
-    group = "embedding" if stage.group == "evidence" and name in needed else stage.group
+def _asset(pipeline: Pipeline, resource: dg.ResourceDefinition, name: str) -> dg.AssetsDefinition:
+    stage, spec = pipeline.graph[name], pipeline.specs[name]
     resource_key = pipeline.named(SETTINGS_RESOURCE)
 
     @dg.asset(
-        key=pipeline.key(name),
-        deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        # Parts of a step have no asset of their own, so a change of their settings shows here.
-        code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
-        description=stage.description,
-        group_name=pipeline.group_name or pipeline.named(group),
-        kinds=set(stage.kinds_under(settings)),
-        tags=pipeline.tags,
-        owners=pipeline.owners,
+        key=spec.key,
+        deps=spec.deps,
+        code_version=spec.code_version,
+        description=spec.description,
+        group_name=spec.group_name,
+        tags=spec.tags,
+        owners=spec.owners,
+        metadata=spec.metadata,
+        freshness_policy=spec.freshness_policy,
         check_specs=check_specs(pipeline, stage),
-        automation_condition=condition(pipeline, name),
+        automation_condition=spec.automation_condition or condition(pipeline, name),
         resource_defs={resource_key: resource},
         required_resource_keys={resource_key},
         # Steps run one after another: evidence waits for the output.
-        op_tags={"dagster/priority": "0" if name in needed else "-1"},
+        op_tags={"dagster/priority": "0" if name in pipeline.graph.needed(pipeline.settings) else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         # Dagster knows the result of an asset with checks by the bare name alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,10 +22,12 @@ class Pipeline:
     file: the settings file, None without one. key_prefix: first parts of every asset key; its parts, joined by
     underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
     upstream: by asset, the assets of others that it comes after. tags, owners: of every asset. automation: whether runs
-    start by themselves.
+    start by themselves. translation: from the spec of an asset to the one that the project shows. specs: by asset,
+    after translation.
 
     Raises:
-        SettingsError: a part of the prefix is no name, or upstream names an asset that these settings do not have.
+        SettingsError: a part of the prefix is no name, upstream names an asset that these settings do not have, or
+            translation changes what decides when an asset is made, or gives two assets one key.
     """
 
     graph: Graph
@@ -37,6 +39,8 @@ class Pipeline:
     tags: Mapping[str, str] = field(default_factory=dict)
     owners: Sequence[str] = ()
     automation: bool = True
+    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None
+    specs: Mapping[str, dg.AssetSpec] = field(init=False)
 
     def __post_init__(self) -> None:
         for part in self.key_prefix:
@@ -45,12 +49,52 @@ class Pipeline:
                     f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
                     "names of jobs and sensors too"
                 )
+        reads = self.graph.asset_upstream(self.settings)
         for asset in self.upstream:
-            one_of("upstream", asset, self.graph.asset_upstream(self.settings))
+            one_of("upstream", asset, reads)
+        specs = {asset: self._translated(self._spec(asset)) for asset in reads}
+        assets: dict[dg.AssetKey, str] = {}
+        for asset, spec in specs.items():
+            if assets.setdefault(spec.key, asset) != asset:
+                raise SettingsError(
+                    f"translation gives {assets[spec.key]} and {asset} the key {spec.key.to_user_string()!r}; expected "
+                    "a key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
+                )
+        for asset, before in reads.items():
+            deps = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
+            specs[asset] = specs[asset].replace_attributes(deps=deps)
+        object.__setattr__(self, "specs", specs)
+
+    def _spec(self, asset: str) -> dg.AssetSpec:
+        """What Dagster shows of an asset, without its deps."""
+        stage, needed = self.graph[asset], self.graph.needed(self.settings)
+        # Evidence that the clusters themselves need belongs to their group.
+        group = "embedding" if stage.group == "evidence" and asset in needed else stage.group
+        parts = self.graph.step(self.settings, asset)
+        return dg.AssetSpec(
+            [*self.key_prefix, asset],
+            description=stage.description,
+            group_name=self.group_name or self.named(group),
+            # Parts of a step have no asset of their own, so a change of their settings shows here.
+            code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
+            kinds=set(stage.kinds_under(self.settings)),
+            tags=self.tags,
+            owners=self.owners,
+        )
+
+    def _translated(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        translated = self.translation(spec) if self.translation else spec
+        for name in ("deps", "code_version", "partitions_def", "skippable"):
+            if getattr(translated, name) != getattr(spec, name):
+                remedy = "name assets of yours in upstream" if name == "deps" else "leave it out"
+                raise SettingsError(
+                    f"translation sets {name} of {spec.key.path[-1]}, which the settings decide; {remedy}"
+                )
+        return translated
 
     def key(self, asset: str) -> dg.AssetKey:
-        """The key of one of our assets."""
-        return dg.AssetKey([*self.key_prefix, asset])
+        """The key of one of our assets, whether or not these settings have it."""
+        return self.specs[asset].key if asset in self.specs else dg.AssetKey([*self.key_prefix, asset])
 
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""

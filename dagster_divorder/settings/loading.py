@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, permutations
+from itertools import groupby, permutations, product
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -31,24 +31,33 @@ WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
 
 
 def load_settings(
-    config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    within: Path | None = None,
 ) -> Settings:
     """Settings from file and environment.
 
     Args:
-        config: TOML file; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is there, else none.
+        config: TOML file, or the tables of one; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is
+            there, else none.
         environ: environment to read; default `os.environ`.
+        within: the file that holds the tables; their relative paths are relative to its folder, by default to the
+            working directory.
 
     Raises:
         SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
             key, the value, what was expected and the nearest valid key.
     """
     environ = os.environ if environ is None else environ
-    path = config_file(config, environ)
-    data = _read_toml(path) if path else {}
+    if isinstance(config, Mapping):
+        path, data = within, config
+    else:
+        path = config_file(config, environ)
+        data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
-        settings = Settings(**_merge(data, _read_environment(environ, data)))
+        settings = Settings.model_validate(_merge(data, _read_environment(environ, data)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     settings = _anchor(settings, path.parent if path else Path.cwd())
@@ -100,9 +109,7 @@ def refuse_overlap(settings: Settings) -> None:
     Raises:
         SettingsError: store, output, exports or cache overlap, or an input lies in one of them.
     """
-    written = {"store.path": settings.store.path, "output.path": settings.output.path}
-    if settings.exports.formats:
-        written["exports.path"] = settings.exports.path
+    written = _written(settings)
     if settings.store.cache:
         written["store.cache"] = settings.store.cache
     real = {key: real_place(path) for key, path in written.items()}
@@ -126,6 +133,23 @@ def refuse_overlap(settings: Settings) -> None:
                     f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
                     f"set {place} to a folder in which no input lies"
                 )
+
+
+def shared_place(one: Settings, other: Settings) -> tuple[str, str] | None:
+    """Two places, one of each, of which one is the other or lies in it; None if both write to places of their own."""
+    for (key, place), (key_of_other, place_of_other) in product(
+        _written(one).items(), _written(other).items()
+    ):
+        real, real_of_other = real_place(place), real_place(place_of_other)
+        if _is_in(real, real_of_other) or _is_in(real_of_other, real):
+            return f"{key} {place}", f"{key_of_other} {place_of_other}"
+    return None
+
+
+def _written(settings: Settings) -> dict[str, Place]:
+    """The folders and URLs that belong to one pipeline, by key."""
+    written = {"store.path": settings.store.path, "output.path": settings.output.path}
+    return written | ({"exports.path": settings.exports.path} if settings.exports.formats else {})
 
 
 def _is_in(path: str, folder: str) -> bool:
