@@ -171,7 +171,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             return build_definitions(
                 settings,
                 file=self._config(file) or file,
-                key_prefix=self.key_prefix,
+                key_prefix=self._prefix,
                 group_name=self.group_name,
                 upstream=self.upstream,
                 automation=self.automation,
@@ -180,6 +180,12 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
             # Dagster shows this error as it is, and any other below the tree of all components.
             raise ComponentTreeException(f"{file or 'DivOrderComponent'}: {error}") from None
+
+    @property
+    def _prefix(self) -> list[str]:
+        given = self.key_prefix
+        # A template such as {{ env.YEAR }} gives a number.
+        return [] if given is None else [str(part) for part in (given if isinstance(given, list) else [given])]
 
     def _load(self, file: Path | None) -> "Settings":
         from dagster_divorder.settings import load_settings
@@ -203,7 +209,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
                 isinstance(loc, ComponentPath) and isinstance(loc.instance_key, int) and loc.instance_key
             )
             name = f"{file}, document {document + 1}," if document else str(file)
-            if _joined(other.key_prefix) == _joined(self.key_prefix):
+            if "_".join(other._prefix) == "_".join(self._prefix):
                 prefix = f"the key_prefix {self.key_prefix!r}" if self.key_prefix else "no key_prefix"
                 raise SettingsError(
                     f"it has {prefix}, and so has {name}; give each corpus a prefix of its own"
@@ -216,10 +222,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
                 raise SettingsError(
                     f"its {shared[0]} and {shared[1]} of {name} overlap; give each corpus places of its own"
                 )
-
-
-def _joined(prefix: str | list[str] | None) -> str:
-    return prefix if isinstance(prefix, str) else "_".join(prefix or ())
 
 
 def _earlier(context: dg.ComponentLoadContext) -> Iterator[tuple[ComponentLoc, DivOrderComponent]]:

@@ -43,11 +43,11 @@ class Pipeline:
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
 
     def __post_init__(self) -> None:
-        for part in self.key_prefix:
-            if not re.fullmatch("[A-Za-z0-9_]+", part):
+        for number, part in enumerate(self.key_prefix):
+            if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
                 raise SettingsError(
-                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
-                    "names of jobs and sensors too"
+                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, and no digit first, "
+                    "since it begins the names of jobs and sensors too"
                 )
         reads = self.graph.asset_upstream(self.settings)
         for asset in self.upstream:
