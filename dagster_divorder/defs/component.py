@@ -185,7 +185,9 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     def _prefix(self) -> list[str]:
         given = self.key_prefix
         # A template such as {{ env.YEAR }} gives a number.
-        return [] if given is None else [str(part) for part in (given if isinstance(given, list) else [given])]
+        return (
+            [] if given is None else [str(part) for part in (given if isinstance(given, list) else [given])]
+        )
 
     def _load(self, file: Path | None) -> "Settings":
         from dagster_divorder.settings import load_settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import dagster as dg
 
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
 
 
@@ -43,12 +42,7 @@ class Pipeline:
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
 
     def __post_init__(self) -> None:
-        for number, part in enumerate(self.key_prefix):
-            if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
-                raise SettingsError(
-                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, and no digit first, "
-                    "since it begins the names of jobs and sensors too"
-                )
+        check_key_prefix(self.key_prefix)
         reads = self.graph.asset_upstream(self.settings)
         for asset in self.upstream:
             one_of("upstream", asset, reads)
@@ -70,13 +64,11 @@ class Pipeline:
         stage, needed = self.graph[asset], self.graph.needed(self.settings)
         # Evidence that the clusters themselves need belongs to their group.
         group = "embedding" if stage.group == "evidence" and asset in needed else stage.group
-        parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
             [*self.key_prefix, asset],
             description=stage.description,
             group_name=self.group_name or self.named(group),
-            # Parts of a step have no asset of their own, so a change of their settings shows here.
-            code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
+            code_version=self.code_version(asset),
             kinds=set(stage.kinds_under(self.settings)),
             tags=self.tags,
             owners=self.owners,
@@ -99,3 +91,9 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""
         return "_".join([*self.key_prefix, name])
+
+    def code_version(self, asset: str, settings: Settings | None = None) -> str:
+        """Fingerprints of a stage and its parts, by default under the pipeline's own settings. Parts have no asset of
+        their own, so a change of their settings shows here."""
+        settings = settings or self.settings
+        return "+".join(self.graph[part].fingerprint(settings) for part in self.graph.step(settings, asset))

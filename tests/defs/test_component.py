@@ -53,10 +53,18 @@ def write(project: DefsFolderSandbox, path: str, *documents: dict[str, Any]) -> 
     folder = project.defs_folder_path / path
     folder.mkdir(parents=True, exist_ok=True)
     whole = [
-        {"type": TYPE, "attributes": document} if "type" not in document else document for document in documents
+        {"type": TYPE, "attributes": document} if "type" not in document else document
+        for document in documents
     ]
     (folder / "defs.yaml").write_text(yaml.safe_dump_all(whole))
     return folder
+
+
+def rendered(project: DefsFolderSandbox, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes with the folder of the project in place of its variable."""
+    text = json.dumps(attributes).replace("{{ context.project_root }}", str(project.project_root))
+    values: dict[str, Any] = json.loads(text)
+    return values
 
 
 def specs(project: DefsFolderSandbox) -> dict[str, dg.AssetSpec]:
@@ -84,7 +92,9 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
         for spec in build_definitions(root / "news.toml", key_prefix="news").resolve_all_asset_specs()
     }
     assert "news/greedy_order" in expected
-    relative = tables("news") | {"input": {**tables("news")["input"], "paths": ["../../../../data/news.jsonl"]}}
+    relative = tables("news") | {
+        "input": {**tables("news")["input"], "paths": ["../../../../data/news.jsonl"]}
+    }
     for given in (
         {"settings": tables("news")},
         {"settings": relative},
@@ -93,7 +103,9 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
     ):
         write(project, "news", {**given, "key_prefix": "news"})
         loaded = specs(project)
-        assert {key: (spec.code_version, spec.deps, spec.group_name) for key, spec in loaded.items()} == expected
+        assert {
+            key: (spec.code_version, spec.deps, spec.group_name) for key, spec in loaded.items()
+        } == expected
 
 
 def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) -> None:
@@ -110,7 +122,9 @@ def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) 
     upstream = {"raw_docs": ["crawl/pages"]}
     write(project, "news", {"settings": tables("news"), "translation": translation, "upstream": upstream})
     loaded = specs(project)
-    plain = build_definitions(load_settings({"input": {"paths": [str(project.project_root / "data/news.jsonl")]}}, {}))
+    plain = build_definitions(
+        load_settings({"input": {"paths": [str(project.project_root / "data/news.jsonl")]}}, {})
+    )
     names = [spec.key.path[-1] for spec in plain.resolve_all_asset_specs()]
     assert loaded.keys() == {f"training/{name}_of_news" for name in names} | {"crawl/pages"}
     order = loaded["training/greedy_order_of_news"]
@@ -130,8 +144,14 @@ def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) 
 @pytest.mark.parametrize(
     ("translation", "sentence"),
     [
-        ({"deps": ["x"]}, "translation sets deps of raw_docs, which the settings decide; name assets of yours in upstream"),
-        ({"code_version": "2"}, "translation sets code_version of raw_docs, which the settings decide; leave it out"),
+        (
+            {"deps": ["x"]},
+            "translation sets deps of raw_docs, which the settings decide; name assets of yours in upstream",
+        ),
+        (
+            {"code_version": "2"},
+            "translation sets code_version of raw_docs, which the settings decide; leave it out",
+        ),
         (
             {"partitions_def": {"type": "static", "partition_keys": ["a"]}},
             "translation sets partitions_def of raw_docs, which the settings decide; leave it out",
@@ -157,7 +177,10 @@ def test_a_translation_that_breaks_the_order_of_assets_is_refused(
         ({"settings": {"input": {"paths": ["none.jsonl"]}}}, "news/none.jsonl'; expected a JSONL"),
         ({"settings": tables("news"), "key_prefix": "two words"}, "key_prefix has the part 'two words'"),
         ({"settings": tables("news"), "key_prefix": "{{ 2026 }}"}, "key_prefix has the part '2026'"),
-        ({"settings": tables("news"), "upstream": {"raw_doc": ["x"]}}, "upstream is 'raw_doc'; expected one of raw_docs, "),
+        (
+            {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
+            "upstream is 'raw_doc'; expected one of raw_docs, ",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
@@ -174,7 +197,11 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
     [
         ({"key_prefix": "x"}, {"key_prefix": "x"}, "it has the key_prefix 'x', and so has {first}"),
         ({}, {}, "it has no key_prefix, and so has {first}"),
-        ({"key_prefix": ["a", "b"]}, {"key_prefix": "a_b"}, "it has the key_prefix 'a_b', and so has {first}"),
+        (
+            {"key_prefix": ["a", "b"]},
+            {"key_prefix": "a_b"},
+            "it has the key_prefix 'a_b', and so has {first}",
+        ),
         (
             {"key_prefix": "x"},
             {"key_prefix": "y", "store": "news/store"},
@@ -207,17 +234,21 @@ def test_two_components_with_one_name_or_place_are_refused(
     assert sentence.format(**names) in refusal(project)
     (folders[0] / "defs.yaml").unlink()
     for folder, attributes in zip(folders, given, strict=True):
-        values = json.dumps(attributes).replace("{{ context.project_root }}", str(project.project_root))
-        made = f"dg.component_instance(lambda context: DivOrderComponent(**{values}))"
+        made = f"dg.component_instance(lambda context: DivOrderComponent(**{rendered(project, attributes)}))"
         (folder / "component.py").write_text(
             f"import dagster as dg\nfrom dagster_divorder import DivOrderComponent\ncorpus = {made}\n"
         )
     assert sentence.format(**names).replace("defs.yaml", "component.py") in refusal(project)
 
 
-def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(project: DefsFolderSandbox) -> None:
+def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(
+    project: DefsFolderSandbox,
+) -> None:
     def processed(name: str) -> dict[str, Any]:
-        owned = {"target": f"key:{name}/*", "attributes": {"owners": [f"team:{name}"], "tags": {"corpus": name}}}
+        owned = {
+            "target": f"key:{name}/*",
+            "attributes": {"owners": [f"team:{name}"], "tags": {"corpus": name}},
+        }
         attributes = {"settings": tables(name), "key_prefix": name}
         return {"type": TYPE, "attributes": attributes, "post_processing": {"assets": [owned]}}
 
@@ -234,7 +265,11 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tables("news") | {"seed": "{{ seed }}", "clusters": {"k": "{{ env.CLUSTERS }}"}}
-    attributes = {"settings": settings, "key_prefix": ["news", "{{ env.YEAR }}"], "translation": "{{ shown(spec) }}"}
+    attributes = {
+        "settings": settings,
+        "key_prefix": ["news", "{{ env.YEAR }}"],
+        "translation": "{{ shown(spec) }}",
+    }
     document = {
         "type": TYPE,
         "attributes": attributes,
@@ -258,11 +293,8 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     monkeypatch.setenv("CLUSTERS", "5")
     monkeypatch.setenv("YEAR", "2026")
     loaded = specs(project)
-    expected = build_definitions(
-        load_settings(
-            {"seed": 7, "clusters": {"k": 5}, **_at(project, {k: v for k, v in tables("news").items() if k != "clusters"})}
-        )
-    )
+    settings |= {"seed": 7, "clusters": {"k": 5}}
+    expected = build_definitions(load_settings(rendered(project, settings)))
     versions = {spec.key.path[-1]: spec.code_version for spec in expected.resolve_all_asset_specs()}
     assert {key: spec.code_version for key, spec in loaded.items()} == {
         f"news/2026/{name}": version for name, version in versions.items()
@@ -270,15 +302,12 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     assert {spec.group_name for spec in loaded.values()} == {"shown"}
 
 
-def _at(project: DefsFolderSandbox, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the folder of the project in place of its variable."""
-    text = json.dumps(settings).replace("{{ context.project_root }}", str(project.project_root))
-    whole: dict[str, Any] = json.loads(text)
-    return whole
-
-
 def test_a_component_of_the_project_changes_what_is_shown(project: DefsFolderSandbox) -> None:
-    folder = write(project, "news", {"type": ".corpus.Corpus", "attributes": {"settings": tables("news"), "team": "data"}})
+    folder = write(
+        project,
+        "news",
+        {"type": ".corpus.Corpus", "attributes": {"settings": tables("news"), "team": "data"}},
+    )
     (folder / "corpus.py").write_text(
         textwrap.dedent("""
             from dataclasses import dataclass
@@ -308,4 +337,6 @@ def test_components_made_in_python_need_no_project(
     defs = dg.build_defs_for_component(component)
     dg.Definitions.validate_loadable(defs)
     assert not defs.sensors
-    assert dg.AssetKey(["training", "news", "curated_output"]) in defs.resolve_asset_graph().get_all_asset_keys()
+    assert (
+        dg.AssetKey(["training", "news", "curated_output"]) in defs.resolve_asset_graph().get_all_asset_keys()
+    )
