@@ -7,8 +7,9 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import click
 import dagster as dg
 import pytest
 import yaml
@@ -340,3 +341,36 @@ def test_components_made_in_python_need_no_project(
     assert (
         dg.AssetKey(["training", "news", "curated_output"]) in defs.resolve_asset_graph().get_all_asset_keys()
     )
+
+
+@pytest.mark.parametrize("form", ["yaml", "python"])
+def test_a_scaffold_of_a_corpus_loads(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch, form: Literal["yaml", "python"]
+) -> None:
+    monkeypatch.chdir(project.project_root)
+    for name in ("news", "my-blog"):
+        project.scaffold_component(
+            DivOrderComponent,
+            name,
+            {"paths": [f"data/{name.removeprefix('my-')}.jsonl"]},
+            scaffold_format=form,
+        )
+    assert {"news/exports", "my_blog/exports"} <= specs(project).keys()
+    settings = load_settings(project.defs_folder_path / "news/divorder.toml", {})
+    assert settings.input.paths == (str(project.project_root / "data/news.jsonl"),)
+    assert settings.store.path == project.project_root / "divorder/news/store"
+    # The folder may lie elsewhere on another machine.
+    assert str(project.project_root) not in (project.defs_folder_path / "news/divorder.toml").read_text()
+
+
+def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:
+    file = project.scaffold_component(DivOrderComponent, "news") / "divorder.toml"
+    assert "input.paths = []: at least one file, folder or glob is needed" in refusal(project)
+    file.write_text(file.read_text().replace("paths = []", 'paths = ["../../../../data/news.jsonl"]'))
+    assert "news/exports" in specs(project)
+
+
+def test_a_scaffold_of_no_corpus_leaves_nothing(project: DefsFolderSandbox) -> None:
+    with pytest.raises(click.ClickException, match=r"no file matches 'none\.jsonl'"):
+        project.scaffold_component(DivOrderComponent, "news", {"paths": ["none.jsonl"]})
+    assert not (project.defs_folder_path / "news").exists()
