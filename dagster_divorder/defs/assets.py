@@ -33,36 +33,32 @@ def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
         pipeline.named(SETTINGS_RESOURCE): settings_resource(pipeline),
         pipeline.named(RESULTS_IO): results_io(pipeline),
     }
-    reads = pipeline.graph.asset_upstream(pipeline.settings)
-    return [_asset(pipeline, resources, name, before) for name, before in reads.items()]
+    return [_asset(pipeline, resources, name) for name in pipeline.specs]
 
 
 def _asset(
-    pipeline: Pipeline, resources: Mapping[str, dg.ResourceDefinition], name: str, reads: tuple[str, ...]
+    pipeline: Pipeline, resources: Mapping[str, dg.ResourceDefinition], name: str
 ) -> dg.AssetsDefinition:
-    graph, settings = pipeline.graph, pipeline.settings
-    stage, needed = graph[name], graph.needed(settings)
-    # Evidence that the clusters themselves need belongs to their group.
-    group = "embedding" if stage.group == "evidence" and name in needed else stage.group
+    stage, spec = pipeline.graph[name], pipeline.specs[name]
     resource_key = pipeline.named(SETTINGS_RESOURCE)
 
     @dg.asset(
-        key=pipeline.key(name),
-        deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        code_version=pipeline.code_version(name),
-        description=stage.description,
-        group_name=pipeline.group_name or pipeline.named(group),
-        kinds=set(stage.kinds_under(settings)),
-        tags=pipeline.tags,
-        owners=pipeline.owners,
-        metadata=corpus_metadata(pipeline),
+        key=spec.key,
+        deps=spec.deps,
+        code_version=spec.code_version,
+        description=spec.description,
+        group_name=spec.group_name,
+        tags=spec.tags,
+        owners=spec.owners,
+        metadata={**spec.metadata, **corpus_metadata(pipeline)},
+        freshness_policy=spec.freshness_policy,
         check_specs=check_specs(pipeline, stage),
-        automation_condition=condition(pipeline, name),
+        automation_condition=spec.automation_condition or condition(pipeline, name),
         resource_defs=resources,
         required_resource_keys={resource_key},
         io_manager_key=pipeline.named(RESULTS_IO),
         # Steps run one after another: evidence waits for the output.
-        op_tags={"dagster/priority": "0" if name in needed else "-1"},
+        op_tags={"dagster/priority": "0" if name in pipeline.graph.needed(pipeline.settings) else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         # Dagster knows the result of an asset with checks by the bare name alone.
