@@ -17,6 +17,7 @@ from dagster_divorder.defs.settings import (
     code_version,
     refuse_partial_run,
     settings_resource,
+    settings_table,
 )
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
@@ -100,10 +101,14 @@ def _materialize(
     files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
     stored = [{"what": name, "path": store.where(file)} for name, file in files.items()]
     metadata |= {"changed": changed, "stored_files": table(stored)}
+    tags = None
+    if settings != pipeline.settings:
+        metadata["for_this_run_alone"] = settings_table(settings, pipeline.settings)
+        tags = {CODE_VERSION: code_version(graph, settings, stage.name)}
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
-        tags=None if settings == pipeline.settings else {CODE_VERSION: code_version(graph, settings, stage.name)},
+        tags=tags,
         check_results=check_results(pipeline, stage, settings),
     )
 
