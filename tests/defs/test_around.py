@@ -210,7 +210,7 @@ def of(*assets: str) -> dg.AssetSelection:
         ({"weights": SHARES}, of("exports"), "leaves out repeats, .* curated_output, which would stay"),
         ({"weights": SHARES}, CURATED - of("exports"), "leaves out exports, which would stay"),
         ({"refit": ["k_calibration"]}, of("clusters"), "k_calibration learns, and this run leaves it out"),
-        ({"refit": ["bins"]}, of("raw_docs"), "refit names 'bins', which greedy_order learns"),
+        ({"refit": ["bins"]}, of("raw_docs"), "refit names 'bins', which repeats learns"),
     ],
 )
 def test_what_one_run_may_not_set_is_refused_before_anything_is_made(
@@ -222,7 +222,7 @@ def test_what_one_run_may_not_set_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    "config", [{"refit": ["cluster"]}, {"weight": {}}, {"weights": {"sea.example": "half"}}]
+    "given", [{"refit": ["cluster"]}, {"weight": {}}, {"weights": {"sea.example": "half"}}]
 )
 def test_a_run_has_no_other_configuration(
     defs: dg.Definitions, instance: dg.DagsterInstance, given: Any
