@@ -13,7 +13,6 @@ from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.readers.export import SOURCES, Export, open_export, read_export_manifest
 from dagster_divorder.results import Results
-from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, is_url
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
@@ -27,7 +26,7 @@ EXPORTS = "exports"
 def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
     """The IO manager of a pipeline's assets. Assets downstream read by it; ours store their results themselves."""
     return dg.IOManagerDefinition(
-        lambda context: ResultsIOManager(pipeline.settings),
+        lambda context: ResultsIOManager(pipeline),
         config_schema={},
         description="Hands results to assets downstream, by the annotation of their argument: "
         "dagster_divorder.results.Results, dagster_divorder.readers.export.Export or pathlib.Path.",
@@ -37,8 +36,9 @@ def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
 class ResultsIOManager(dg.IOManager):
     """Opens the results of a pipeline."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._settings = pipeline.settings
+        self._assets = {pipeline.key(asset): asset for asset in pipeline.graph}
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         raise AssertionError(f"{context.asset_key} returns no value")
@@ -53,7 +53,7 @@ class ResultsIOManager(dg.IOManager):
             MissingStageError: the asset has never been made.
             StoreError: the export is damaged or being written.
         """
-        asset, key = context.asset_key.path[-1], context.asset_key.to_user_string()
+        asset, key = self._assets[context.asset_key], context.asset_key.to_user_string()
         store = store_of(self._settings.store).open(create=False)
         if load_receipt(store, asset) is None:
             raise MissingStageError(f"{key} has no result in {store.place}; materialise it first")
