@@ -150,7 +150,18 @@ ALLOWED = {
     },
     "results.py": {"stages", "chats", "pipeline", "write", "corpus", "store", "view", "core"},
     "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose"},
-    "defs": {"defs", "stages", "pipeline", "write", "corpus", "engine", "store"},
+    "defs": {
+        "defs",
+        "stages",
+        "results",
+        "readers",
+        "pipeline",
+        "write",
+        "corpus",
+        "engine",
+        "store",
+        "core",
+    },
 }
 
 

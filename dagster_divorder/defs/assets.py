@@ -13,7 +13,12 @@ from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.neighbours import corpus_metadata, refuse_conflicts_in_run
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.settings import SETTINGS_RESOURCE, refuse_partial_run, settings_resource
+from dagster_divorder.defs.settings import (
+    SETTINGS_RESOURCE,
+    refuse_partial_run,
+    settings_resource,
+    settings_table,
+)
 from dagster_divorder.defs.turns import turn
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
@@ -89,11 +94,13 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
-    # Dagster itself tags with the code version of the definition, under the settings that all runs share.
-    own = settings != pipeline.settings
-    tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)} if own else None
+    metadata, tags = asset_metadata(Run(settings, store, graph), receipt, changed), None
+    if settings != pipeline.settings:
+        metadata["for_this_run_alone"] = settings_table(settings, pipeline.settings)
+        # Dagster itself tags with the code version of the definition, under the settings that all runs share.
+        tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)}
     return dg.MaterializeResult(
-        metadata=asset_metadata(Run(settings, store, graph), receipt, changed),
+        metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
         tags=tags,
         check_results=check_results(pipeline, stage, settings),

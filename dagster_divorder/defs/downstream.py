@@ -1,4 +1,4 @@
-"""What an asset downstream is handed of ours, by the annotation of its argument: `Results`, an open `Export`, a path."""
+"""What an asset downstream is handed, by the annotation of its argument: `Results`, an open `Export`, a path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPORTS = "exports"
 
 
 def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
-    """The IO manager of a pipeline's assets: these store their results themselves, assets downstream read them by it."""
+    """The IO manager of a pipeline's assets. Assets downstream read by it; ours store their results themselves."""
     return dg.IOManagerDefinition(
         lambda context: ResultsIOManager(pipeline),
         config_schema={},
@@ -71,8 +71,8 @@ class ResultsIOManager(dg.IOManager):
         if annotated not in possible:
             types = ", ".join(f"{kind.__module__.partition('._')[0]}.{kind.__name__}" for kind in possible)
             raise InputError(
-                f"{key} cannot be handed over as {context.dagster_type.display_name}; annotate the argument with one of "
-                f"{types}"
+                f"{key} cannot be handed over as {context.dagster_type.display_name}; annotate the argument with one "
+                f"of {types}"
             )
         return possible[annotated]()
 
