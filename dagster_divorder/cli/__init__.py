@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     _prepare_streams()
     try:
         try:
-            return _run(_parser().parse_args(arguments))
+            return _run(command_parser().parse_args(arguments))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -80,7 +80,8 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of the command line, with a parser for each verb."""
     shared = argparse.ArgumentParser(add_help=False)
     # Options may stand before or after the command; a missing one must not replace a given one.
     shared.add_argument(

@@ -48,9 +48,3 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""
         return "_".join([*self.key_prefix, name])
-
-    def code_version(self, asset: str) -> str:
-        """Fingerprints of a stage and its parts. Parts have no asset of their own, so a change of their settings shows
-        here."""
-        parts = self.graph.step(self.settings, asset)
-        return "+".join(self.graph[part].fingerprint(self.settings) for part in parts)
