@@ -356,3 +356,19 @@ def test_options_that_lead_nowhere_are_refused_before_the_run(
         with pytest.raises(SystemExit):
             main(["run", "--report-to", url])
         assert "is no address of a webserver" in capsys.readouterr().err
+
+
+def test_a_check_that_fails_is_named_and_fails_nothing(
+    home: Path, corpus: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIVORDER_ORDER__STRATEGY", "random")
+    monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "random")
+    reported = run("stats")
+    assert reported["failed"] == ["order_beats_shuffling"] and reported["error"] is None
+    assert "failed: order_beats_shuffling" in reported["said"]
+    key = dg.AssetCheckKey(dg.AssetKey("diversity_metrics"), "order_beats_shuffling")
+    with dg.DagsterInstance.get() as instance:
+        record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    evaluation = record.event.dagster_event.event_specific_data
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "What to do:" in evaluation.description
