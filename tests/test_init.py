@@ -837,3 +837,23 @@ def test_a_project_that_names_its_definitions_gets_no_workspace(
     assert main(["init", "--dagster"]) == 1
     assert "the files of Dagster cannot be written into" in capsys.readouterr().err
     assert not Path("dagster.yaml").exists()
+
+
+@pytest.mark.slow
+def test_dagster_finds_the_corpus_and_its_history_with_the_files_alone(tmp_path: Path) -> None:
+    import dagster as dg
+
+    write_jsonl(tmp_path / "docs.jsonl", GOOD)
+    assert main(["init", "docs.jsonl", "--yes", "--dagster"]) == 0
+    environment = {name: value for name, value in os.environ.items() if "DAGSTER" not in name}
+    checked = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "Validation successful for code location divorder" in checked.stderr
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert not instance.nux_enabled
+        assert (tmp_path / ".dagster_home/storage").is_dir()
