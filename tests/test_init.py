@@ -853,7 +853,7 @@ def test_dagster_finds_the_corpus_and_its_history_with_the_files_alone(tmp_path:
         text=True,
     )
     assert checked.returncode == 0, checked.stderr
-    assert "Validation successful for code location divorder" in checked.stderr
+    assert "Validation successful for code location divorder" in checked.stdout + checked.stderr
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         assert not instance.nux_enabled
         assert (tmp_path / ".dagster_home/storage").is_dir()

@@ -48,3 +48,9 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""
         return "_".join([*self.key_prefix, name])
+
+    def code_version(self, asset: str, settings: Settings | None = None) -> str:
+        """Fingerprints of a stage and its parts, by default under the pipeline's own settings. Parts have no asset of
+        their own, so a change of their settings shows here."""
+        settings = settings or self.settings
+        return "+".join(self.graph[part].fingerprint(settings) for part in self.graph.step(settings, asset))

@@ -36,7 +36,6 @@ from dagster._core.definitions.data_version import (
 from dagster_divorder.defs.checks import check_results
 from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.settings import code_version
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import without_secrets
 from dagster_divorder.pipeline.graph import Graph
@@ -129,7 +128,7 @@ class _Instance:
         last = self.instance.get_latest_data_version_record(key)
         version, known = _version_and_inputs(last)
         tags = {
-            CODE_VERSION_TAG: code_version(pipeline.graph, pipeline.settings, receipt.stage),
+            CODE_VERSION_TAG: pipeline.code_version(receipt.stage),
             DATA_VERSION_TAG: receipt.version,
             DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
         }
