@@ -1,5 +1,6 @@
 """One factory over the stages. A Dagster asset runs its stage, logs progress, and shows the result."""
 
+import functools
 from typing import Any
 
 import dagster as dg
@@ -70,8 +71,8 @@ def _materialize(
     resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
-    # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
-    context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
+    # The sensor knows its own runs by the store, whoever started them.
+    _tag(context.instance, context.run.run_id, store_names(store)[0])
     parts = graph.step(settings, stage.name)
     receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
     figures = receipt.figures
@@ -93,6 +94,12 @@ def _materialize(
         data_version=dg.DataVersion(receipt.version),
         check_results=check_results(pipeline, stage, settings),
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _tag(instance: dg.DagsterInstance, run: str, store: str) -> None:
+    """Tag a run with its store. Once a run: that costs as much as a stage with nothing to do."""
+    instance.add_run_tags(run, {STORE: store})
 
 
 def _version(store: Store, stage: str) -> str | None:
