@@ -183,15 +183,26 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         parts.append("~: rough, as on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
+    if planned.choice:
+        parts += ["", Line(planned.choice, "bad")]
     return Answer(parts, asdict(planned))
 
 
 def run(settings: Settings, *, details: bool) -> Answer:
-    """Run every stage; the summary."""
+    """Run every stage; the summary, and what this run changed that a trainer may have read."""
+    from dagster_divorder.pipeline.reordered import Reordered
     from dagster_divorder.stages import run_all
 
-    run_all(settings)
-    return summary(settings, details=details)
+    receipts = run_all(settings)
+    # A result that is kept tells of the run that made it.
+    changed = [
+        Reordered(**receipt.figures["reordered"]).sentence
+        for receipt in receipts.values()
+        if receipt.facts["computed"] and "reordered" in receipt.figures
+    ]
+    answer = summary(settings, details=details)
+    parts = [*answer.parts, *(Line(sentence, "bad") for sentence in changed)]
+    return Answer(parts, {**answer.data, "reordered": next(iter(changed), None)})
 
 
 def stats(settings: Settings, *, details: bool) -> Answer:
