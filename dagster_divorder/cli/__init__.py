@@ -18,6 +18,7 @@ from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, explore, runs, training
+from dagster_divorder.cli.reporting import add_reporting, check_options, reported
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     _prepare_streams()
     try:
         try:
-            return _run(_parser().parse_args(arguments))
+            return _run(command_parser().parse_args(arguments))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -79,7 +80,8 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of the command line, with a parser for each verb."""
     shared = argparse.ArgumentParser(add_help=False)
     # Options may stand before or after the command; a missing one must not replace a given one.
     shared.add_argument(
@@ -116,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
             parents=[shared],
         )
         verb.add(verb_parser)
+        if verb.runs:
+            add_reporting(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
@@ -139,7 +143,8 @@ def _run(options: Options) -> int:
     try:
         # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):
-            answer = options.answer(options)
+            check_options(options)
+            answer = reported(options.answer(options), options)
         if getattr(options, "json", False):
             import orjson
 

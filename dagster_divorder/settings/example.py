@@ -33,34 +33,33 @@ HEAD = """\
 
 def example() -> str:
     """The text of the file."""
-    texts, single, tables = _texts_below_fields(Settings), list[str](), list[str]()
+    texts, single, tables = effects(Settings), list[str](), list[str]()
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):
             tables += ["", *_comment(vars(type(default))["__doc__"]), f"[{name}]", *_lines(type(default))]
         elif isinstance(default, dict):
             tables += ["", *_comment(texts[name]), f"[{name}]"]
-            tables += [f"{key} = {_toml(value)}" for key, value in default.items()]
+            tables += [f"{key} = {toml(value)}" for key, value in default.items()]
         else:
-            single += ["", *_comment(texts[name]), f"{name} = {_toml(default)}"]
+            single += ["", *_comment(texts[name]), f"{name} = {toml(default)}"]
     return "\n".join([HEAD.rstrip("\n"), *single, *tables, ""])
 
 
 def _lines(section: type[BaseModel]) -> Iterator[str]:
     """The keys of a section, each below its comment."""
-    texts = _texts_below_fields(section)
-    for name, field in section.model_fields.items():
+    for name, text in effects(section).items():
+        field = section.model_fields[name]
         default = field.get_default(call_default_factory=True)
-        text = texts[name] + (_options_of_strategies(section) if name == "options" else "")
         yield from _comment(text)
         if field.examples and default in (None, (), {}):
-            yield f"# {name} = {_toml(field.examples[0])}"
+            yield f"# {name} = {toml(field.examples[0])}"
         else:
-            yield f"{name} = {_toml(default)}"
+            yield f"{name} = {toml(default)}"
 
 
-def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of a model, from its source."""
+def effects(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> the text below it in the source, with the options of strategies where it holds them."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     texts = dict.fromkeys(model.model_fields, "")
@@ -68,7 +67,10 @@ def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
             assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
             texts[field.target.id] = str(below.value.value)
-    return texts
+    return {
+        name: text + (_options_of_strategies(model) if name == "options" else "")
+        for name, text in texts.items()
+    }
 
 
 def _options_of_strategies(section: type[BaseModel]) -> str:
@@ -79,7 +81,7 @@ def _options_of_strategies(section: type[BaseModel]) -> str:
             continue
         for name, field in strategy.Options.model_fields.items():
             if not strategy.follows_score or name not in CURRICULUM_KEYS:
-                declared.setdefault(f"{name} = {_toml(field.get_default())}", []).append(strategy.name)
+                declared.setdefault(f"{name} = {toml(field.get_default())}", []).append(strategy.name)
     return " The defaults: " + "; ".join(
         f"{option} ({', '.join(names)})" for option, names in declared.items()
     )
@@ -90,13 +92,13 @@ def _comment(text: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(words, WIDTH - 2, break_on_hyphens=False)]
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
     """A value in TOML."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{key} = {_toml(item)}" for key, item in value.items())
+        inner = ", ".join(f"{key} = {toml(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, bool | int | float):
         return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
     return json.dumps(str(value), ensure_ascii=False)
