@@ -14,6 +14,7 @@ import xxhash
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
@@ -214,6 +215,19 @@ def reordered(
     if change is None:
         return Reordered(places, unit)
     return Reordered(places, unit, *change) if change[0] < change[1] else None
+
+
+def changed_by_the_last_run(run: Run) -> str | None:
+    """What the last run changed that a trainer may have read, in words."""
+    stages = [stage for stage in (OUTPUT, "exports") if run.graph[stage].when(run.settings)]
+    receipts = [load_receipt(run.store, stage) for stage in stages]
+    # A result that is kept tells of the run that made it.
+    changes = [
+        Reordered(**receipt.figures["reordered"])
+        for receipt in receipts
+        if receipt and receipt.facts["computed"] and "reordered" in receipt.figures
+    ]
+    return changes[0].sentence if changes and run.settings.order.frozen_tokens is None else None
 
 
 def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:

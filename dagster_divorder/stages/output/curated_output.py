@@ -68,6 +68,7 @@ from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
+    KEPT_BESIDE,
     RECORDS,
     OutputFolder,
     check_format,
@@ -226,9 +227,14 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             delta = before["delta"]
         else:
             delta = _delta(run, _ids(run, file), before)
-            # Removed before the commit, so that no page ever lies beside an output that it does not show.
-            for name in output.remove_beside():
-                run.progress.note(f"{name} showed the output that is replaced, and is removed")
+            # Before the commit, so that no page ever lies under its name beside an output that it does not show.
+            kept, dropped = output.keep_beside(_written(before) if before else "")
+            if kept:
+                run.progress.note(f"what showed the output that is replaced is kept: {', '.join(kept)}")
+            if dropped:
+                run.progress.note(
+                    f"{', '.join(dropped)}: removed; kept is what shows the last {KEPT_BESIDE} earlier outputs"
+                )
         return output.commit(
             manifest | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta}
         )
@@ -277,7 +283,7 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
 
 
 def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
-    settings = run.settings
+    settings, now = run.settings, time.localtime()
     before = run.graph.needed(settings, *_curated_output_reads(settings))
     stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
@@ -286,7 +292,8 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     return {
         "meta_version": META_VERSION,
         "key": key,
-        "date": time.strftime("%Y-%m-%d"),
+        "date": time.strftime("%Y-%m-%d", now),
+        "time": time.strftime("%H:%M:%S", now),
         "input": {
             "files": run.receipt("raw_docs").facts["files"],
             "bytes": raw_docs["file_bytes"],
@@ -349,6 +356,13 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
 
     rows = np.sort(rows_by_id(run.store, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
+
+
+def _written(manifest: dict[str, Any]) -> str:
+    """When an output was written, as names of files have it."""
+    # Manifests of earlier versions have no time.
+    parts = [manifest.get("date", ""), manifest.get("time", "").replace(":", "")]
+    return "T".join(filter(None, parts))
 
 
 def _ids(run: Run, file: str) -> np.ndarray:

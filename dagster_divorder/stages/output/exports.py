@@ -552,7 +552,8 @@ def _trainers_keep_the_order(run: Run) -> Finding:
     remedies = (
         ["set exports.world_size, micro_batch and workers to those of the trainer"] if unordered else []
     )
-    changed = run.receipt("exports").figures.get("reordered")
+    receipt = load_receipt(run.store, "exports")
+    changed = receipt.figures.get("reordered") if receipt else None
     if changed and run.settings.order.frozen_tokens is None:
         change = Reordered(**changed)
         text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
