@@ -1,0 +1,29 @@
+"""What the site adds to pages of the repository: its contents, and anchors in the glossary."""
+
+from __future__ import annotations
+
+import re
+
+
+def with_contents(text: str) -> str:
+    """A page with the pages that it links below each of its headings as that heading's part of the site's contents."""
+    sections = re.split(r"^(?=## )", text, flags=re.M)
+    return "\n".join(f"{section}\n{_toctree(section)}" for section in sections)
+
+
+def _toctree(section: str) -> str:
+    heading = re.match(r"## (.+)", section)
+    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.md\)", section)
+    caption = [f":caption: {heading[1]}"] if heading else []
+    # A link whose text is a file's name gives no title: the page's own heading is one.
+    entries = [path if title.endswith(".md") else f"{title} <{path}>" for title, path in pages]
+    return "\n".join(["```{toctree}", ":hidden:", *caption, "", *entries, "```", ""]) if pages else ""
+
+
+def with_anchors(text: str) -> str:
+    """The glossary with an anchor at each term."""
+    return re.sub(
+        r"\*\*([^*]+)\*\*(?=[:;]| \()",
+        lambda term: f"[{term[0]}]{{#{re.sub(r'[^a-z0-9]+', '-', term[1].lower())}}}",
+        text,
+    )
