@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import dagster as dg
 
 from dagster_divorder.defs.factory import build_definitions
+
+# A selection of `*` is stable in our use. The code location alone may set this: it has its processes to itself.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
     defs = build_definitions(executor=dg.in_process_executor)

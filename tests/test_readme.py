@@ -1,4 +1,4 @@
-"""What README shows is true: its Python runs, its settings load, its files and strategies are there."""
+"""README and the pages that it leads to are true: Python runs, settings load, files and strategies are there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import pytest
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
+from tests.conftest import write_jsonl
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+def page(name: str) -> str:
+    return (ROOT / f"docs/{name}.md").read_text()
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def test_it_is_read_on_one_screen() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_in_memory_example_orders_a_table(
@@ -34,18 +43,30 @@ def test_the_in_memory_example_orders_a_table(
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
 
 
+def test_the_example_for_a_dagster_project_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dagster as dg
+
+    (code,) = [block for block in blocks("python") if "build_definitions" in block]
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": "a"}])
+    (tmp_path / "divorder.toml").write_text('[input]\npaths = ["docs.jsonl"]\n')
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"my_defs": dg.Definitions()}
+    exec(code, names)
+    dg.Definitions.validate_loadable(names["defs"])
+    assert names["defs"].resolve_job_def("news_curate")
+
+
 def test_the_training_script_is_the_one_that_is_tested() -> None:
-    assert (ROOT / "docs/train.py").read_text() in blocks("python")
+    assert (ROOT / "docs/train.py").read_text() in blocks("python", page("trainers"))
 
 
 def test_the_settings_examples_load(tmp_path: Path) -> None:
     loaded = []
-    for toml in blocks("toml"):
+    for toml in [*blocks("toml", page("proof")), *blocks("toml", page("cluster"))]:
         (tmp_path / "divorder.toml").write_text(toml)
         loaded.append(load_settings(tmp_path / "divorder.toml", environ={}))
-    own, evidence, many_machines = loaded
+    evidence, many_machines = loaded
     assert evidence.evidence.tokens and evidence.holds_out
-    assert own.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
     assert (many_machines.store.path, many_machines.engine.address) == (
         "s3://training/store",
         "10.0.0.1:6379",
@@ -53,9 +74,9 @@ def test_the_settings_examples_load(tmp_path: Path) -> None:
 
 
 def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:
-    table = README.split("## Strategies")[1].split("\n## ")[0]
+    table = page("strategies").split("## Strategies")[1].split("\n## ")[0]
     named = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.M)
-    assert set(re.findall(r"\w+", " ".join(named))) == set(STRATEGIES)
+    assert sorted(re.findall(r"\w+", " ".join(named))) == sorted(STRATEGIES)
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
@@ -71,11 +92,11 @@ def test_the_picture_the_table_and_the_graph_of_the_demo_are_of_this_state() -> 
     # Folders are called otherwise there.
     shown = [line for line in demo.splitlines() if "data/exports" not in line]
     lines = [line for line in shown if line and line != "..." and not line.startswith("$")]
-    assert len(lines) > 12 and not [line for line in lines if line not in said]
+    assert len(lines) > 6 and not [line for line in lines if line not in said]
     numbers = dict(re.findall(r"(batch TV, mean, %|worst batch anywhere, points off) +([\d.]+)", demo))
-    assert f"in the plan\n{float(numbers['batch TV, mean, %']):.1f} %" in README
+    assert f"in the plan it is {float(numbers['batch TV, mean, %']):.1f} % off" in page("trainers")
 
-    (graph,) = blocks("mermaid")
+    (graph,) = blocks("mermaid", page("how_it_is_built"))
     arrows = {
         (before, after)
         for before, listed in re.findall(r"^  (\w+) --> (.*)$", graph, re.M)

@@ -1,15 +1,23 @@
 """One factory over the stages. A Dagster asset runs its stage, logs progress, and shows the result."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
 from dagster_divorder.defs.automation import condition
 from dagster_divorder.defs.checks import check_results, check_specs
+from dagster_divorder.defs.downstream import RESULTS_IO, results_io
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import readable, result_metadata, table
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.settings import SETTINGS_RESOURCE, settings_resource
+from dagster_divorder.defs.settings import (
+    CODE_VERSION,
+    SETTINGS_RESOURCE,
+    code_version,
+    refuse_partial_run,
+    settings_resource,
+)
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
@@ -24,13 +32,16 @@ from dagster_divorder.units import duration
 
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
     """An asset for every stage of these settings that has one."""
-    settings = settings_resource(pipeline)
+    resources = {
+        pipeline.named(SETTINGS_RESOURCE): settings_resource(pipeline),
+        pipeline.named(RESULTS_IO): results_io(pipeline),
+    }
     reads = pipeline.graph.asset_upstream(pipeline.settings)
-    return [_asset(pipeline, settings, name, before) for name, before in reads.items()]
+    return [_asset(pipeline, resources, name, before) for name, before in reads.items()]
 
 
 def _asset(
-    pipeline: Pipeline, resource: dg.ResourceDefinition, name: str, reads: tuple[str, ...]
+    pipeline: Pipeline, resources: Mapping[str, dg.ResourceDefinition], name: str, reads: tuple[str, ...]
 ) -> dg.AssetsDefinition:
     graph, settings = pipeline.graph, pipeline.settings
     stage, needed = graph[name], graph.needed(settings)
@@ -41,8 +52,7 @@ def _asset(
     @dg.asset(
         key=pipeline.key(name),
         deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        # Parts of a step have no asset of their own, so a change of their settings shows here.
-        code_version="+".join(graph[part].fingerprint(settings) for part in graph.step(settings, name)),
+        code_version=code_version(graph, settings, name),
         description=stage.description,
         group_name=pipeline.group_name or pipeline.named(group),
         kinds=set(stage.kinds_under(settings)),
@@ -50,8 +60,9 @@ def _asset(
         owners=pipeline.owners,
         check_specs=check_specs(pipeline, stage),
         automation_condition=condition(pipeline, name),
-        resource_defs={resource_key: resource},
+        resource_defs=resources,
         required_resource_keys={resource_key},
+        io_manager_key=pipeline.named(RESULTS_IO),
         # Steps run one after another: evidence waits for the output.
         op_tags={"dagster/priority": "0" if name in needed else "-1"},
     )
@@ -67,6 +78,7 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
     graph = pipeline.graph
+    refuse_partial_run(context, pipeline, settings, stage.name)
     resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
@@ -91,6 +103,7 @@ def _materialize(
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
+        tags=None if settings == pipeline.settings else {CODE_VERSION: code_version(graph, settings, stage.name)},
         check_results=check_results(pipeline, stage, settings),
     )
 

@@ -10,27 +10,99 @@ import dagster as dg
 
 from dagster_divorder.defs.metadata import table
 from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
 
 SETTINGS_RESOURCE = "divorder"
 """Key of the resource that gives assets their settings, before the prefix."""
 
+CODE_VERSION = "dagster/code_version"
+"""Tag of a materialisation: the code version that made it. Where a run has settings of its own it is that of these, not
+the asset's, so that Dagster shows what has to go back to the settings file as stale."""
+
+REFIT = "The fits to learn again from the present corpus, such as [clusters]."
+
+WEIGHTS = (
+    "Other shares for values of the table mixing.weights, such as {books: 0.4}. The run has to make everything from "
+    "repeats to the output and the exports, as the job curate does."
+)
+
 SETTINGS_NOTE = (
     "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions. The launchpad takes "
-    "one for its run alone: refit, the fits to learn again from the present corpus, such as [clusters]."
+    f"two for its run alone. refit: {REFIT} weights: {WEIGHTS} The next run goes back to the file."
 )
 
 FIT = dg.Enum("Fit", [dg.EnumValue(name) for name in RULES])
 
 
 def settings_resource(pipeline: Pipeline) -> dg.ResourceDefinition:
-    """The settings for assets, with the `refit` of a run's configuration. The launchpad shows the description."""
+    """The settings for assets, with what a run's configuration sets otherwise. The launchpad shows the description."""
+
+    def settings_of_run(context: dg.InitResourceContext) -> Settings:
+        given = context.resource_config
+        return pipeline.settings.weighting(given["weights"]).refitting(*given["refit"])
+
     return dg.ResourceDefinition(
-        lambda context: pipeline.settings.refitting(*context.resource_config["refit"]),
-        config_schema={"refit": dg.Field([FIT], default_value=[], is_required=False)},
+        settings_of_run,
+        config_schema={
+            "refit": dg.Field([FIT], default_value=[], is_required=False, description=REFIT),
+            "weights": dg.Field(
+                dg.Map(str, float, "value"), default_value={}, is_required=False, description=WEIGHTS
+            ),
+        },
         description=f"{settings_file(pipeline.file)}. {SETTINGS_NOTE}",
     )
+
+
+def code_version(graph: Graph, settings: Settings, asset: str) -> str:
+    """The fingerprints of an asset and its parts, which have no asset of their own."""
+    return "+".join(graph[part].fingerprint(settings) for part in graph.step(settings, asset))
+
+
+def refuse_partial_run(
+    context: dg.AssetExecutionContext, pipeline: Pipeline, settings: Settings, asset: str
+) -> None:
+    """Check, before a run makes an asset, that what the run sets for itself alone reaches all that it concerns.
+
+    Raises:
+        SettingsError: a part of that would stay as other settings made it, or the run does not make a fit that it is
+            asked to make again.
+    """
+    graph, usual = pipeline.graph, pipeline.settings
+    if settings == usual:
+        return
+    steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
+    reads, needed = graph.asset_upstream(settings), graph.needed(usual)
+    left_out = {name for name in reads if pipeline.key(name).to_python_identifier() not in steps}
+    # What comes before the asset was made by an earlier run where this one is a retry.
+    concerned, after = set[str](), {asset}
+    for name, before in reads.items():
+        changed = code_version(graph, settings, name) != code_version(graph, usual, name)
+        if name in needed and (changed or not concerned.isdisjoint(before)):
+            concerned.add(name)
+        if not after.isdisjoint(before):
+            after.add(name)
+    if stay := [name for name in reads if name in concerned & after & left_out]:
+        raise SettingsError(
+            f"weights is set for this run alone, and the run leaves out {', '.join(stay)}, which would stay as the "
+            "weights of the settings made it; select everything from repeats to the output and the exports, as the job "
+            "curate does"
+        )
+    asked = [fit for fit, rule in settings.refit.items() if rule != usual.refit[fit]]
+    for fit in asked if context.run.parent_run_id is None else ():
+        makers = [
+            name
+            for name in reads
+            if any(getattr(graph[part], "refit", None) == fit for part in graph.step(settings, name))
+        ]
+        if left_out.issuperset(makers):
+            raise SettingsError(
+                f"refit names {fit!r}, which {' or '.join(makers)} learns, and this run leaves it out; select it too"
+                if makers
+                else f"refit names {fit!r}, which these settings do not learn; leave it out"
+            )
 
 
 def settings_file(file: Path | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -18,7 +20,7 @@ from dagster_divorder.core.order import STRATEGIES, Strategy
 from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_share
 from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.strategy import nearest, one_of
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings.renamed import refuse_renamed
 from dagster_divorder.settings.sections import (
     KINDS,
@@ -261,10 +263,44 @@ class Settings(BaseModel):
 
         Raises:
             InputError: a name is not that of a fit.
+            SettingsError: another base model is asked for, and tokens of the present one are frozen.
         """
         for fit in fits:
             one_of("refit", fit, RULES)
+        if "model" in fits and self.order.frozen_tokens:
+            raise SettingsError(
+                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens that a trainer has "
+                "consumed under the present base model cannot be counted under another; leave 'model' out, or set "
+                "order.frozen_tokens = 0 to order everything anew"
+            )
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
+
+    def weighting(self, weights: Mapping[str, float]) -> Self:
+        """The settings of one run in which some values of the table `mixing.weights` have other shares.
+
+        Raises:
+            InputError: the table has no such value.
+            SettingsError: there is no table, a share is no finite number of at least 0, or no share is left.
+        """
+        table = self.mixing.weights
+        if not weights:
+            return self
+        if not isinstance(table, dict):
+            state = "unset" if table is None else f"{table!r}, a rule for all values"
+            raise SettingsError(
+                f"weights sets the share of {next(iter(weights))!r} for one run, and mixing.weights is {state}; expected "
+                "a table of shares there, such as { web = 0.7, books = 0.3 }"
+            )
+        for value, share in weights.items():
+            one_of("weights", value, table)
+            if not 0 <= share < math.inf:
+                raise SettingsError(f"weights.{value} is {share}; expected a finite number of at least 0")
+        shares = {**table, **weights}
+        if not any(shares.values()):
+            raise SettingsError(
+                f"weights is {dict(weights)}, which leaves no share above 0; expected one at least"
+            )
+        return self.model_copy(update={"mixing": self.mixing.model_copy(update={"weights": shares})})
 
     @property
     def forms(self) -> frozenset[str]:

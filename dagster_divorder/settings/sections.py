@@ -606,7 +606,7 @@ class Order(_Section):
     """The order of the documents."""
 
     strategy: Strategy = "balanced"
-    """Order of the documents: one of the strategies in the README's table."""
+    """Order of the documents: one of the strategies in docs/strategies.md."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(

@@ -57,9 +57,9 @@ def config(tmp_path: Path) -> Path:
 
 def load_definitions(config: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
     """The code location with a settings file as it is now."""
+    monkeypatch.setenv("DIVORDER_CONFIG", str(config))
     import dagster_divorder.definitions as module
 
-    monkeypatch.setenv("DIVORDER_CONFIG", str(config))
     return importlib.reload(module).defs
 
 

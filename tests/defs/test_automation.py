@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, daily, watch_input
+from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, watch_input
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.settings import Settings, load_settings
@@ -75,7 +75,8 @@ def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
 def test_the_schedule_asks_for_one_run(load: Load, instance: dg.DagsterInstance) -> None:
     repository = load().get_repository_def()
     context = dg.build_schedule_context(instance=instance, repository_def=repository)
-    (request,) = daily.evaluate_tick(context).run_requests or []
+    (schedule,) = repository.schedule_defs
+    (request,) = schedule.evaluate_tick(context).run_requests or []
     assert request.run_config == {}
 
 

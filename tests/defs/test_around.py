@@ -1,0 +1,168 @@
+"""What stands around our assets in a project: assets downstream of them, and what one run sets otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_divorder import build_definitions
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.readers.export import Export
+from dagster_divorder.results import Results
+from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH
+from tests.defs.conftest import make_corpus, run_command, unsynced, versions_of
+
+AROUND = """
+[exports]
+formats = ["parquet", "mds"]
+path = "exports"
+[mixing]
+total_tokens = 4000
+[mixing.weights]
+"sea.example" = 0.5
+"kitchen.example" = 0.3
+"""
+OUTPUT, EXPORTS = dg.AssetKey(["news", "curated_output"]), dg.AssetKey(["news", "exports"])
+AS_PARQUET = dg.AssetIn(EXPORTS, metadata={"format": "parquet"})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = make_corpus(tmp_path_factory.mktemp("around"))
+    file.write_text(file.read_text() + AROUND)
+    return file
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture(scope="module")
+def defs(config: Path) -> dg.Definitions:
+    return build_definitions(config, key_prefix="news")
+
+
+def run(
+    defs: dg.Definitions,
+    instance: dg.DagsterInstance,
+    selection: Any,
+    *others: dg.AssetsDefinition,
+    **config: Any,
+) -> dg.ExecuteInProcessResult:
+    """Assets of ours and others, run in this process. config: what the run sets otherwise."""
+    return dg.materialize(
+        [*(defs.assets or ()), *others],
+        selection=selection,
+        instance=instance,
+        run_config={"resources": {"news_divorder": {"config": config}}} if config else None,
+        raise_on_error=False,
+    )
+
+
+def why_failed(result: dg.ExecuteInProcessResult) -> str:
+    """The message of what ended a run."""
+    assert not result.success
+    (event,) = [event for event in result.all_events if event.is_run_failure]
+    error = event.job_failure_data.error or event.job_failure_data.first_step_failure_event.step_failure_data.error
+    while error.cause:
+        error = error.cause
+    return error.message
+
+
+@dg.asset(ins={"exports": AS_PARQUET})
+def rows(exports: Export) -> dg.MaterializeResult:
+    return dg.MaterializeResult(metadata={"rows": len(exports), "plan": exports.plan})
+
+
+@dg.asset(ins={"curated_output": dg.AssetIn(OUTPUT)})
+def looked_at(curated_output: Results) -> int:
+    return len(curated_output.documents)
+
+
+@dg.asset(deps=[EXPORTS])
+def after() -> None: ...
+
+
+CURATED = dg.AssetSelection.assets(OUTPUT, EXPORTS).upstream()
+
+
+@pytest.fixture(scope="module")
+def made(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """The first run: the output, the export, and assets downstream."""
+    downstream = (rows, looked_at, after)
+    result = run(defs, instance, CURATED | dg.AssetSelection.assets(*downstream), *downstream)
+    assert result.success
+    return result
+
+
+def test_assets_downstream_run_after_ours_and_get_open_results(
+    made: dg.ExecuteInProcessResult, config: Path
+) -> None:
+    assert made.output_for_node("looked_at") == 120
+    (event,) = [event for event in made.get_asset_materialization_events() if event.asset_key == rows.key]
+    shown = event.materialization.metadata
+    assert shown["rows"].value > 10
+    steps = [event.step_key for event in made.get_step_success_events()]
+    assert steps.index("after") > steps.index("news__exports")
+
+
+def handed_over(defs: dg.Definitions, instance: dg.DagsterInstance, key: dg.AssetKey, kind: Any, **metadata: Any) -> Any:
+    """What an asset downstream gets, run alone."""
+
+    def look(value):
+        seen.append(value)
+
+    seen: list[Any] = []
+    look.__annotations__ = {} if kind is None else {"value": kind}
+    alone = dg.asset(ins={"value": dg.AssetIn(key, metadata=metadata)})(look)
+    result = run(defs, instance, [alone], alone)
+    return seen[0] if result.success else why_failed(result)
+
+
+@pytest.mark.usefixtures("made")
+def test_the_annotation_decides_what_is_handed_over(
+    defs: dg.Definitions, instance: dg.DagsterInstance, config: Path
+) -> None:
+    folder = config.parent
+    assert len(handed_over(defs, instance, OUTPUT, Results).documents) == 120
+    assert isinstance(handed_over(defs, instance, OUTPUT, None), Results)
+    # The only format that it reads.
+    assert handed_over(defs, instance, EXPORTS, Export).path == folder / "exports/parquet"
+    assert isinstance(handed_over(defs, instance, EXPORTS, None), Export)
+    assert handed_over(defs, instance, EXPORTS, Path, format="mds") == folder / "exports/mds"
+    assert handed_over(defs, instance, OUTPUT, Path) == folder / "curated"
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize(
+    ("asset", "kind", "metadata", "message"),
+    [
+        ("curated_output", int, {}, "cannot be handed over as Int; annotate .*results.Results, pathlib.Path$"),
+        ("curated_output", Export, {}, "cannot be handed over as Export"),
+        ("clusters", Path, {}, "news/clusters cannot be handed over .* one of dagster_divorder.results.Results$"),
+        ("exports", Path, {}, 'names none of them; name one: AssetIn(metadata={"format": "parquet"})'),
+        ("exports", Export, {"format": "olmo"}, "has the formats parquet, mds, and the AssetIn names olmo"),
+        ("exports", Export, {"format": "mds"}, "is an export of the format mds, which its own trainer reads"),
+        ("cluster_map", Results, {}, "news/cluster_map has no result in .*; materialise it first"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused(
+    defs: dg.Definitions, instance: dg.DagsterInstance, asset: str, kind: Any, metadata: Any, message: str
+) -> None:
+    message = message.replace("(", r"\(").replace(")", r"\)")
+    assert re.search(message, handed_over(defs, instance, dg.AssetKey(["news", asset]), kind, **metadata))
+
+
+@pytest.mark.usefixtures("made")
+def test_a_notebook_loads_an_asset(defs: dg.Definitions) -> None:
+    assert isinstance(defs.load_asset_value(OUTPUT), Results)
+    export = defs.load_asset_value(EXPORTS, python_type=Export, metadata={"format": "parquet"})
+    assert isinstance(export, Export) and len(export) > 10
