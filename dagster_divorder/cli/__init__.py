@@ -18,6 +18,7 @@ from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, explore, runs, training
+from dagster_divorder.cli.reporting import add_reporting, check_options, reported
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -117,6 +118,8 @@ def command_parser() -> argparse.ArgumentParser:
             parents=[shared],
         )
         verb.add(verb_parser)
+        if verb.runs:
+            add_reporting(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
@@ -140,7 +143,8 @@ def _run(options: Options) -> int:
     try:
         # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):
-            answer = options.answer(options)
+            check_options(options)
+            answer = reported(options.answer(options), options)
         if getattr(options, "json", False):
             import orjson
 

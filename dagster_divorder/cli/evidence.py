@@ -30,9 +30,9 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
-    data = {"conclusions": sentences, "comparison": rows}
+    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
     if only_csv:
-        return Answer([_as_csv(rows)], data)
+        return Answer([_as_csv(rows)], data, ran=ran)
     if plot:
         write_atomically(plot, draw(rows))
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
@@ -53,6 +53,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
             ),
         ],
         data,
+        ran=ran,
     )
 
 
@@ -80,9 +81,9 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
     receipts = run_all(settings, stages=GRAPH.needed(settings, "curriculum_comparison"))
     rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
     sentences = conclusions(rows)
-    data = {"conclusions": sentences, "comparison": rows}
+    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
     if only_csv:
-        return Answer([_as_csv(rows)], data)
+        return Answer([_as_csv(rows)], data, ran=ran)
     if plot:
         write_atomically(plot, draw(rows))
     sequences, missing = receipts["packed_sequences"].facts["sequences"], scores["missing"]
@@ -105,6 +106,7 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
             *(Line(f"  {line}", "quiet") for line in meanings()),
         ],
         data,
+        ran=ran,
     )
 
 
@@ -133,7 +135,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "evidence.tokens is unset, so that nothing is trained; set it to the tokens of an epoch, such as "
             "4_000_000, and heldout.documents to what is validated on, such as 0.01"
         )
-    run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
+    receipts = run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
     rows = order_rows(summary)
     first, *verdict = summary["verdict"]
@@ -154,7 +156,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         parts += ["", TextTable(schedule_rows(summary))]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
-    return Answer(parts, summary)
+    return Answer(parts, summary, ran=(settings, receipts))
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -192,6 +194,7 @@ VERBS = (
             settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
         ),
         _add_compare,
+        runs=True,
     ),
     Verb(
         "prove",
@@ -200,5 +203,6 @@ VERBS = (
         "minutes to hours; says how long before it starts",
         lambda options: prove(settings_of(options), details=options.details),
         _add_details,
+        runs=True,
     ),
 )

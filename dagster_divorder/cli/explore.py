@@ -58,7 +58,7 @@ def explore(options: Options) -> Answer:
             f"`explore {question.name}` needs settings that are unset; put these lines into the settings file:\n\n"
             f"{question.lines}"
         )
-    run_all(settings, stages=GRAPH.needed(settings, question.stage))
+    receipts = run_all(settings, stages=GRAPH.needed(settings, question.stage))
     run = open_run(settings)
     result = question.answer(run, run.receipt(question.stage))
     answer, *sentences = result.sentences
@@ -78,7 +78,7 @@ def explore(options: Options) -> Answer:
         "rows": list(result.rows),
         "files": files,
     }
-    return Answer(parts, data)
+    return Answer(parts, data, ran=(settings, receipts))
 
 
 def _clusters(run: Run, receipt: Receipt) -> Result:
@@ -394,5 +394,6 @@ VERBS = (
         "seconds to hours by question: explore --help",
         explore,
         _add,
+        runs=True,
     ),
 )

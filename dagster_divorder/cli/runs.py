@@ -7,7 +7,7 @@ import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,16 +190,16 @@ def run(settings: Settings, *, details: bool) -> Answer:
     """Run every stage; the summary."""
     from dagster_divorder.stages import run_all
 
-    run_all(settings)
-    return summary(settings, details=details)
+    receipts = run_all(settings)
+    return replace(summary(settings, details=details), ran=(settings, receipts))
 
 
 def stats(settings: Settings, *, details: bool) -> Answer:
     """Run the stages up to the measures of the order, without an output; the measures."""
     from dagster_divorder.stages import GRAPH, run_all
 
-    run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
-    return summary(settings, details=details, output=False)
+    receipts = run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
+    return replace(summary(settings, details=details, output=False), ran=(settings, receipts))
 
 
 def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
@@ -484,7 +484,8 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
-    figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
+    receipts = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))
+    figures = receipts[stage].figures
     lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
         missing = ", ".join(figures["missing"])
@@ -502,7 +503,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
             lines.append("no browser could be opened here, as without a display; where there is one:")
             lines.append(f"  {browser} {page}")
     return Answer(
-        lines, {name: figures[name] for name in ("path", "bytes", "better_than_shuffling", "missing")}
+        lines,
+        {name: figures[name] for name in ("path", "bytes", "better_than_shuffling", "missing")},
+        ran=(settings, receipts),
     )
 
 
@@ -615,6 +618,7 @@ VERBS = (
         "a minute for 100 MB of text; seconds where nothing is new",
         lambda options: run(settings_of(options), details=options.details),
         _add_run,
+        runs=True,
     ),
     Verb(
         "stats",
@@ -623,6 +627,7 @@ VERBS = (
         "a run without its output and exports",
         lambda options: stats(settings_of(options), details=options.details),
         _add_details,
+        runs=True,
     ),
     Verb(
         "summary",
@@ -639,6 +644,7 @@ VERBS = (
         "seconds after a run; --all makes all evidence, minutes",
         lambda options: report(settings_of(options), everything=options.all, browse=options.open),
         _add_report,
+        runs=True,
     ),
     Verb(
         "prune",

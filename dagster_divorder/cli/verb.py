@@ -18,7 +18,8 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. does: for its help. example: a line to copy. cost: time, in words. answer: from the
-    given options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal."""
+    given options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal. runs: whether
+    it runs stages, which are then reported to Dagster (`cli.reporting`)."""
 
     name: str
     does: str
@@ -27,6 +28,7 @@ class Verb(NamedTuple):
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
     asks: bool = False
+    runs: bool = False
 
 
 def wrapped(text: str, indent: int = 0) -> str:

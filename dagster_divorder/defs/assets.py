@@ -4,20 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import CODE_VERSION_TAG
 
 from dagster_divorder.defs.automation import condition
 from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.downstream import RESULTS_IO, results_io
 from dagster_divorder.defs.jobs import STORE, store_names
-from dagster_divorder.defs.metadata import readable, result_metadata, table
+from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.settings import (
-    CODE_VERSION,
-    SETTINGS_RESOURCE,
-    code_version,
-    refuse_partial_run,
-    settings_resource,
-)
+from dagster_divorder.defs.settings import SETTINGS_RESOURCE, refuse_partial_run, settings_resource
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
@@ -52,7 +47,7 @@ def _asset(
     @dg.asset(
         key=pipeline.key(name),
         deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        code_version=code_version(graph, settings, name),
+        code_version=pipeline.code_version(name),
         description=stage.description,
         group_name=pipeline.group_name or pipeline.named(group),
         kinds=set(stage.kinds_under(settings)),
@@ -93,17 +88,13 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
-    metadata = result_metadata(stage.show(Run(settings, store, graph), receipt), figures)
-    if figures["new_documents"] and figures["seconds"]:
-        metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
-    # Named files, or the folder of files of fragments.
-    files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
-    stored = [{"what": name, "path": store.where(file)} for name, file in files.items()]
-    metadata |= {"changed": changed, "stored_files": table(stored)}
+    # Dagster itself tags with the code version of the definition, under the settings that all runs share.
+    own = settings != pipeline.settings
+    tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)} if own else None
     return dg.MaterializeResult(
-        metadata=metadata,
+        metadata=asset_metadata(Run(settings, store, graph), receipt, changed),
         data_version=dg.DataVersion(receipt.version),
-        tags=None if settings == pipeline.settings else {CODE_VERSION: code_version(graph, settings, stage.name)},
+        tags=tags,
         check_results=check_results(pipeline, stage, settings),
     )
 

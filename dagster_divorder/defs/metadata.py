@@ -7,13 +7,28 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
+from dagster_divorder.store.state import Receipt
 
 PICTURE_BYTES = 300_000
 """A picture inside a page is reduced to this size: Dagster keeps it with every run's events."""
 
 PICTURE_WIDTH = 1080
 """Pixels that fit Dagster's page on a common screen; it cuts off the rest."""
+
+
+def asset_metadata(run: Run, receipt: Receipt, changed: bool | None) -> dict[str, Any]:
+    """What a stage shows of its result, then all other figures, and where the result lies. changed: whether the result
+    is another one than before, None where nothing knows the one before."""
+    figures = receipt.figures
+    metadata = result_metadata(run.graph[receipt.stage].show(run, receipt), figures)
+    if figures["new_documents"] and figures["seconds"]:
+        metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
+    # Named files, or the folder of files of fragments.
+    files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
+    stored = [{"what": name, "path": run.store.where(file)} for name, file in files.items()]
+    return {**metadata, **({} if changed is None else {"changed": changed}), "stored_files": table(stored)}
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_divorder.core.order.strategy import one_of
-from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
 
 
@@ -39,12 +37,7 @@ class Pipeline:
     automation: bool = True
 
     def __post_init__(self) -> None:
-        for part in self.key_prefix:
-            if not re.fullmatch("[A-Za-z0-9_]+", part):
-                raise SettingsError(
-                    f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
-                    "names of jobs and sensors too"
-                )
+        check_key_prefix(self.key_prefix)
         for asset in self.upstream:
             one_of("upstream", asset, self.graph.asset_upstream(self.settings))
 
@@ -55,3 +48,9 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""
         return "_".join([*self.key_prefix, name])
+
+    def code_version(self, asset: str, settings: Settings | None = None) -> str:
+        """Fingerprints of a stage and its parts, by default under the pipeline's own settings. Parts have no asset of
+        their own, so a change of their settings shows here."""
+        settings = settings or self.settings
+        return "+".join(self.graph[part].fingerprint(settings) for part in self.graph.step(settings, asset))

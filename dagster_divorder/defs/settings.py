@@ -11,16 +11,11 @@ import dagster as dg
 from dagster_divorder.defs.metadata import table
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
 
 SETTINGS_RESOURCE = "divorder"
 """Key of the resource that gives assets their settings, before the prefix."""
-
-CODE_VERSION = "dagster/code_version"
-"""Tag of a materialisation: the code version that made it. Where a run has settings of its own it is that of these, not
-the asset's, so that Dagster shows what has to go back to the settings file as stale."""
 
 REFIT = "The fits to learn again from the present corpus, such as [clusters]."
 
@@ -56,11 +51,6 @@ def settings_resource(pipeline: Pipeline) -> dg.ResourceDefinition:
     )
 
 
-def code_version(graph: Graph, settings: Settings, asset: str) -> str:
-    """The fingerprints of an asset and its parts, which have no asset of their own."""
-    return "+".join(graph[part].fingerprint(settings) for part in graph.step(settings, asset))
-
-
 def refuse_partial_run(
     context: dg.AssetExecutionContext, pipeline: Pipeline, settings: Settings, asset: str
 ) -> None:
@@ -79,7 +69,7 @@ def refuse_partial_run(
     # What comes before the asset was made by an earlier run where this one is a retry.
     concerned, after = set[str](), {asset}
     for name, before in reads.items():
-        changed = code_version(graph, settings, name) != code_version(graph, usual, name)
+        changed = pipeline.code_version(name, settings) != pipeline.code_version(name)
         if name in needed and (changed or not concerned.isdisjoint(before)):
             concerned.add(name)
         if not after.isdisjoint(before):

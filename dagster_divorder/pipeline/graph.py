@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
 
 OUTPUT = "curated_output"
+
+
+def check_key_prefix(parts: Iterable[str]) -> None:
+    """Raise an error for a key prefix that assets cannot have in Dagster.
+
+    Raises:
+        SettingsError: a part of it is no name.
+    """
+    for part in parts:
+        if not re.fullmatch("[A-Za-z0-9_]+", part):
+            raise SettingsError(
+                f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
+                "names of jobs and sensors too"
+            )
 
 
 class Graph(Mapping[str, Stage]):

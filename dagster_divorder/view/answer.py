@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
+
+if TYPE_CHECKING:
+    from dagster_divorder.settings import Settings
 
 NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
 """The beginning of a cell in a column of numbers; a dash or an empty cell stands for a missing number."""
@@ -88,11 +91,12 @@ Part = str | Line | TextTable
 @dataclass(frozen=True)
 class Answer:
     """parts: lines and tables for people, in their order; empty lines separate them. data: the same for JSON. passed:
-    result of a command that tests something."""
+    result of a command that tests something. ran: the stages that were run for it, and their settings."""
 
     parts: Sequence[Part]
     data: Mapping[str, Any] = field(default_factory=dict)
     passed: bool = True
+    ran: tuple[Settings, Collection[str]] | None = None
 
     def __str__(self) -> str:
         return as_text(self.parts)
