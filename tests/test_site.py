@@ -182,5 +182,6 @@ def test_a_page_of_links_becomes_contents() -> None:
 
 def test_terms_of_the_glossary_get_anchors() -> None:
     assert pages.with_anchors("- **own id**: what. **Run** (of tokens): so. **bold** word.") == (
-        "- [**own id**]{#own-id}: what. [**Run**]{#run} (of tokens): so. **bold** word."
+        "- [**{index}`own id <!own id>`**]{#own-id}: what. "
+        "[**{index}`Run <!Run>`**]{#run} (of tokens): so. **bold** word."
     )

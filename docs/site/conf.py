@@ -35,6 +35,7 @@ html_title = f"DivOrder {release}"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
 html_extra_path = ["root"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -21,9 +21,10 @@ def _toctree(section: str) -> str:
 
 
 def with_anchors(text: str) -> str:
-    """The glossary with an anchor at each term."""
-    return re.sub(
-        r"\*\*([^*]+)\*\*(?=[:;]| \()",
-        lambda term: f"[{term[0]}]{{#{re.sub(r'[^a-z0-9]+', '-', term[1].lower())}}}",
-        text,
-    )
+    """The glossary with an anchor at each term, which the search looks for first."""
+    return re.sub(r"\*\*([^*]+)\*\*(?=[:;]| \()", _anchored, text)
+
+
+def _anchored(term: re.Match[str]) -> str:
+    anchor = re.sub(r"[^a-z0-9]+", "-", term[1].lower()).strip("-")
+    return f"[**{{index}}`{term[1]} <!{term[1]}>`**]{{#{anchor}}}"
