@@ -185,3 +185,12 @@ def test_terms_of_the_glossary_get_anchors() -> None:
         "- [**{index}`own id <!own id>`**]{#own-id}: what. "
         "[**{index}`Run <!Run>`**]{#run} (of tokens): so. **bold** word."
     )
+
+
+def test_a_graph_of_arrows_becomes_a_table() -> None:
+    graph = "```mermaid\nflowchart LR\n  subgraph one\n    a\n    b\n  end\n  a --> b & c\n  b --> c\n```"
+    assert pages.with_tables(f"{graph}\n") == (
+        "| part | name | read by |\n|---|---|---|\n| one | `a` | b, c |\n| one | `b` | c |\n"
+    )
+    labelled = graph.replace("a --> b", "a -->|reads| b")
+    assert pages.with_tables(labelled) == labelled

@@ -56,6 +56,7 @@ def _complete(app: Any, page: str, source: list[str]) -> None:
         source[0] = pages.with_anchors(source[0])
     elif page in GENERATED:
         source[0] += "\n" + GENERATED[page]()
+    source[0] = pages.with_tables(source[0])
 
 
 def _unlink_folders(app: Any, document: Any) -> None:

@@ -28,3 +28,24 @@ def with_anchors(text: str) -> str:
 def _anchored(term: re.Match[str]) -> str:
     anchor = re.sub(r"[^a-z0-9]+", "-", term[1].lower()).strip("-")
     return f"[**{{index}}`{term[1]} <!{term[1]}>`**]{{#{anchor}}}"
+
+
+def with_tables(text: str) -> str:
+    """A page whose Mermaid graphs of names and arrows are tables, since the site draws none."""
+    return re.sub(r"```mermaid\n(.*?)```", _arrows, text, flags=re.S)
+
+
+def _arrows(graph: re.Match[str]) -> str:
+    part, parts, read_by = "", dict[str, str](), dict[str, list[str]]()
+    for line in map(str.strip, graph[1].splitlines()):
+        if arrow := re.fullmatch(r"([\w &]+)-->([\w &]+)", line):
+            for name in re.findall(r"\w+", arrow[1]):
+                read_by.setdefault(name, []).extend(re.findall(r"\w+", arrow[2]))
+        elif subgraph := re.fullmatch(r"subgraph (\w+)", line):
+            part = subgraph[1]
+        elif re.fullmatch(r"\w+", line) and line != "end":
+            parts[line] = part
+        elif line not in ("end", "flowchart LR"):
+            return graph[0]
+    rows = [f"| {part} | `{name}` | {', '.join(read_by.get(name, []))} |" for name, part in parts.items()]
+    return "\n".join(["| part | name | read by |", "|---|---|---|", *rows])
