@@ -11,8 +11,10 @@ from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.downstream import RESULTS_IO, results_io
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import asset_metadata
+from dagster_divorder.defs.neighbours import corpus_metadata, refuse_conflicts_in_run
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import SETTINGS_RESOURCE, refuse_partial_run, settings_resource
+from dagster_divorder.defs.turns import turn
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
@@ -53,6 +55,7 @@ def _asset(
         kinds=set(stage.kinds_under(settings)),
         tags=pipeline.tags,
         owners=pipeline.owners,
+        metadata=corpus_metadata(pipeline),
         check_specs=check_specs(pipeline, stage),
         automation_condition=condition(pipeline, name),
         resource_defs=resources,
@@ -73,6 +76,7 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
     graph = pipeline.graph
+    refuse_conflicts_in_run(context, pipeline)
     refuse_partial_run(context, pipeline, settings, stage.name)
     resend_interrupts()
     store = store_of(settings.store)
@@ -80,7 +84,8 @@ def _materialize(
     # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
     context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
     parts = graph.step(settings, stage.name)
-    receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
+    with turn(context.run.run_id, store.real_place, stage.name, context.log.info):
+        receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
     figures = receipt.figures
     changed = receipt.version != before
     context.log.info(

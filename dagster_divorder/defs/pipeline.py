@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
 
@@ -19,11 +19,11 @@ class Pipeline:
 
     file: the settings file, None without one. key_prefix: first parts of every asset key; its parts, joined by
     underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
-    upstream: by asset, the assets of others that it comes after. tags, owners: of every asset. automation: whether runs
-    start by themselves.
+    upstream: by asset, the assets of others that write files that it reads. tags, owners: of every asset. automation:
+    whether runs start by themselves.
 
     Raises:
-        SettingsError: a part of the prefix is no name, or upstream names an asset that these settings do not have.
+        SettingsError: a part of the prefix is no name, or upstream names an asset that reads no files of others.
     """
 
     graph: Graph
@@ -31,7 +31,7 @@ class Pipeline:
     file: Path | None = None
     key_prefix: tuple[str, ...] = ()
     group_name: str | None = None
-    upstream: Mapping[str, Sequence[dg.AssetKey]] = field(default_factory=dict)
+    upstream: Mapping[str, Sequence[dg.AssetDep]] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     owners: Sequence[str] = ()
     automation: bool = True
@@ -39,7 +39,26 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_key_prefix(self.key_prefix)
         for asset in self.upstream:
-            one_of("upstream", asset, self.graph.asset_upstream(self.settings))
+            if asset not in self.files_read:
+                reading = ", ".join(f"{name} ({setting})" for name, (setting, _) in self.files_read.items())
+                raise SettingsError(
+                    f"upstream names {asset!r}, which reads no files of others under these settings; expected one of "
+                    f"the assets that do: {reading}"
+                )
+
+    @property
+    def files_read(self) -> dict[str, tuple[str, Sequence[str]]]:
+        """By asset that reads files which others may write: the setting that names them, and their paths."""
+        embedding, curriculum = self.settings.embedding.path, self.settings.curriculum.path
+        reads: dict[str, tuple[str, Sequence[str]]] = {
+            "raw_docs": ("input.paths", self.settings.input.paths),
+            "external_embeddings": ("embedding.path", [str(embedding)] if embedding else []),
+            "scores": ("curriculum.path", [str(curriculum)] if curriculum else []),
+        }
+        assets = self.graph.asset_upstream(self.settings)
+        return {
+            name: (setting, paths) for name, (setting, paths) in reads.items() if name in assets and paths
+        }
 
     def key(self, asset: str) -> dg.AssetKey:
         """The key of one of our assets."""
