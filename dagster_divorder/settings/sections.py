@@ -1035,7 +1035,7 @@ class Advanced(_Section):
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores. As it rises: better
     vectors."""
     stored: Literal["float32", "float16"] = "float32"
-    """Number type in which deep and gradient vectors are stored; float16 halves their disk and keeps some 3 digits."""
+    """How deep and gradient vectors are stored: float32; float16 halves their disk and keeps some 3 digits."""
     silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents on which silhouettes are computed; 0: all of them."""
     map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
