@@ -68,6 +68,8 @@ def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
 ) -> None:
     repository = load().get_repository_def()
     (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
+    # Instances keep cursors and states under these names.
+    assert (sensor.name, schedule.name) == ("watch_input", "daily")
     assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
     assert sensor.minimum_interval_seconds == 4
     assert (schedule.job_name, schedule.default_status) == ("curate", dg.DefaultScheduleStatus.STOPPED)
@@ -469,3 +471,10 @@ def test_two_corpora_side_by_side_know_their_own_runs(
     assert "was found dead" in str(result.skip_message)
     statuses = [status_of(instance, one) for one in (run, picked, theirs, other)]
     assert statuses == [dg.DagsterRunStatus.FAILURE] * 2 + [dg.DagsterRunStatus.STARTED] * 2
+
+
+def test_a_result_of_the_command_line_does_not_hide_an_update(news: Project) -> None:
+    """It is reported without a run, so nothing tells when it began to read."""
+    news.update()
+    news.instance.report_runless_asset_event(dg.AssetMaterialization(["news", "raw_docs"]))
+    assert news.tick()
