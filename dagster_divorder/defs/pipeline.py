@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -59,7 +60,7 @@ class Pipeline:
                     "a key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
                 )
         for asset, before in reads.items():
-            deps = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
+            deps: list[Any] = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
             specs[asset] = specs[asset].replace_attributes(deps=deps)
         object.__setattr__(self, "specs", specs)
 
