@@ -38,7 +38,7 @@ class ResultsIOManager(dg.IOManager):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._settings = pipeline.settings
-        self._assets = {pipeline.key(asset): asset for asset in pipeline.graph}
+        self._assets = {spec.key: asset for asset, spec in pipeline.specs.items()}
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         raise AssertionError(f"{context.asset_key} returns no value")
@@ -53,7 +53,9 @@ class ResultsIOManager(dg.IOManager):
             MissingStageError: the asset has never been made.
             StoreError: the export is damaged or being written.
         """
-        asset, key = self._assets[context.asset_key], context.asset_key.to_user_string()
+        key = context.asset_key.to_user_string()
+        # `map_asset_specs` may have put a prefix before ours.
+        asset = self._assets.get(context.asset_key, context.asset_key.path[-1])
         store = store_of(self._settings.store).open(create=False)
         if load_receipt(store, asset) is None:
             raise MissingStageError(f"{key} has no result in {store.place}; materialise it first")

@@ -12,7 +12,6 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
-from dagster.components.testing import create_defs_folder_sandbox
 
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import metadata_of, unsynced, versions_of
