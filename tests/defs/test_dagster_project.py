@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster.components.testing import create_defs_folder_sandbox
 
+from dagster_divorder import build_definitions
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import metadata_of, unsynced, versions_of
 
@@ -91,6 +94,24 @@ def test_two_corpora_and_assets_after_them(first: Any) -> None:
     assert "news/exports" in made and "code/curated_output" in made and "code/exports" not in made
 
 
+def test_a_component_is_the_same_corpus(project: Path) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        root = sandbox.project_root
+        (root / "data/news").mkdir(parents=True)
+        shutil.copy(project / "data/news/first.jsonl", root / "data/news")
+        shutil.copy(project / "news.toml", root)
+        (sandbox.defs_folder_path / "news").mkdir()
+        (sandbox.defs_folder_path / "news/defs.yaml").write_text(FILES["defs/news/defs.yaml"])
+        with sandbox.build_all_defs() as defs:
+            dg.Definitions.validate_loadable(defs)
+            specs = {spec.key: spec for spec in defs.resolve_all_asset_specs()}
+        alike = build_definitions(root / "news.toml", key_prefix="news").resolve_all_asset_specs()
+    assert {key: spec.code_version for key, spec in specs.items()} == {
+        spec.key: spec.code_version for spec in alike
+    }
+    assert {owner for spec in specs.values() for owner in spec.owners} == {"team:data"}
+
+
 def test_one_corpus_and_the_commands_that_the_page_names(load: Load) -> None:
     defs = load("one").defs
     jobs = {job.name for job in defs.resolve_all_job_defs()}
@@ -103,10 +124,13 @@ def test_a_new_day_of_an_asset_upstream_is_the_only_thing_computed(
     first: Any, load: Load, instance: dg.DagsterInstance
 ) -> None:
     module = load("crawl")
-    assert dg.materialize([module.crawl], partition_key="2026-11-02", instance=instance).success
-    job = module.defs.resolve_job_def("news_curate").execute_in_process(instance=instance)
-    assert metadata_of(job)["news/raw_docs"]["new_documents"].value == 20
-    assert metadata_of(job)["news/clusters"]["new_documents"].value == 20
+    whole = module.defs.resolve_implicit_global_asset_job_def()
+    selection = [module.crawl.key, dg.AssetKey(["news", "raw_docs"])]
+    day = whole.execute_in_process(instance=instance, asset_selection=selection, partition_key="2026-11-02")
+    assert metadata_of(day)["news/raw_docs"]["new_documents"].value == 20
+    curated = module.defs.resolve_job_def("news_curate").execute_in_process(instance=instance)
+    assert metadata_of(curated)["news/token_counts"]["new_documents"].value == 20
+    assert metadata_of(curated)["news/curated_output"]["documents"].value == 140
 
 
 def test_a_training_in_a_process_of_its_own(first: Any, load: Load, instance: dg.DagsterInstance) -> None:
