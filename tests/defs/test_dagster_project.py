@@ -16,11 +16,13 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from dagster_divorder import build_definitions
+from dagster_divorder.readers.export import open_export
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of, unsynced, versions_of
+from tests.defs.conftest import metadata_of, run_command, unsynced, versions_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/dagster_project.md").read_text()
 FILES = dict(re.findall(r"```(?:toml|python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.S))
+CODE = Path(__file__).read_text()
 SMALL = {
     "ADVANCED__VOCAB_SIZE": "512",
     "ADVANCED__TOKEN_DIMS": "16",
@@ -87,6 +89,11 @@ def first(load: Load, instance: dg.DagsterInstance) -> Any:
     return run(module.defs, instance, module.first_batch, module.sources, module.announced)
 
 
+def test_every_block_is_a_file_of_the_project() -> None:
+    assert len(re.findall("```(?:toml|python|yaml)", PAGE)) == len(FILES)
+    assert all(re.search(rf"\"{Path(name).stem}\"|{name}", CODE) for name in FILES if name != "train.py")
+
+
 def test_two_corpora_and_assets_after_them(first: Any) -> None:
     assert metadata_of(first)["first_batch"]["largest id"].value < 512
     assert set(first.output_for_node("sources")) == {"web", "books"}
@@ -133,13 +140,25 @@ def test_a_new_day_of_an_asset_upstream_is_the_only_thing_computed(
     assert metadata_of(curated)["news/curated_output"]["documents"].value == 140
 
 
-def test_a_training_in_a_process_of_its_own(first: Any, load: Load, instance: dg.DagsterInstance) -> None:
-    module = load("training")
+def test_a_training_in_a_process_of_its_own(
+    first: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
-    metadata = metadata_of(run(module.defs, instance, module.model))["model"]
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    command = ("dagster", "asset", "materialize", "--select", "model", "-f", "training.py")
+    small = {f"DIVORDER_{name}": value for name, value in SMALL.items()}
+    ended = run_command(project / "news.toml", *command, DAGSTER_HOME=str(tmp_path), **small)
+    assert ended.returncode == 0, ended.stderr
+    # Dagster's default executor, a process a step.
+    assert 'Launching subprocess for "model"' in ended.stderr
+    with dg.DagsterInstance.get() as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey("model"))
+    assert event and event.asset_materialization
+    metadata = event.asset_materialization.metadata
     losses = metadata["losses"].value
     assert len(losses) > 5 and losses[-1] < losses[0]
     assert metadata["loss"].value == losses[-1]
+    assert metadata["plan"].value == open_export(project / "divorder/news/exports/parquet").plan
 
 
 def test_a_schedule_with_other_shares(first: Any, load: Load, instance: dg.DagsterInstance) -> None:
