@@ -1,5 +1,6 @@
 """One factory over the stages. A Dagster asset runs its stage, logs progress, and shows the result."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,8 +83,8 @@ def _materialize(
     resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
-    # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
-    context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
+    # The sensor knows its own runs by the store, whoever started them.
+    _tag(context.instance, context.run.run_id, store_names(store)[0])
     parts = graph.step(settings, stage.name)
     with turn(context.run.run_id, store.real_place, stage.name, context.log.info):
         receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
@@ -105,6 +106,12 @@ def _materialize(
         tags=tags,
         check_results=check_results(pipeline, stage, settings),
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _tag(instance: dg.DagsterInstance, run: str, store: str) -> None:
+    """Tag a run with its store. Once a run: that costs as much as a stage with nothing to do."""
+    instance.add_run_tags(run, {STORE: store})
 
 
 def _version(store: Store, stage: str) -> str | None:
