@@ -1,14 +1,15 @@
-"""Commands around a training: verify, where, cut, shards, grid-shuffle, loss."""
+"""Commands around a training: verify, where, freeze, cut, shards, grid-shuffle, loss."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of
+from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.loading import config_file, set_keys
@@ -47,6 +48,70 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
     return Answer([TextTable(rows)], {"runs": runs})
 
 
+def freeze(options: Options) -> Answer:
+    """Keep what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, what is kept."""
+    from dagster_divorder.forensics import plan_freeze
+    from dagster_divorder.view.words import count
+
+    settings = settings_of(options)
+    asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
+    given = {name: number for name, number in asked.items() if number is not None}
+    present = settings.order.frozen_tokens
+    if not given and not present:
+        state = "is unset" if present is None else "is 0"
+        return Answer(
+            [
+                f"order.frozen_tokens {state}: nothing stays, and every run orders everything anew",
+                "to keep what a trainer has read: divorder freeze --step N, the steps that it has taken",
+            ],
+            {"order.frozen_tokens": present, **dict.fromkeys(FROZEN_KEYS)},
+        )
+    planned = plan_freeze(settings, **(given or {"tokens": present}))
+    key = {"order.frozen_tokens": planned.tokens}
+    file = _write(options, key) if given else None
+    batch, length = settings.sequence.batch, settings.sequence.length
+    steps = f", {count(planned.step, 'step')} of {batch:,}" if planned.step is not None else ""
+    stays = (
+        f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {length:,}{steps}, with "
+        f"{count(planned.records, 'record')}"
+        if planned.tokens
+        else "nothing stays"
+    )
+    moves = (
+        f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
+        if planned.rest
+        else "nothing comes after them yet; the next run puts new data there"
+    )
+    return Answer(
+        [
+            stays,
+            moves if planned.tokens else "the next run orders everything anew",
+            *([f"written into {file}; `divorder run` plans the rest"] if file else []),
+        ],
+        {
+            **key,
+            **{name: getattr(planned, name) for name in FROZEN_KEYS if name != "file"},
+            "file": file and str(file),
+        },
+    )
+
+
+FROZEN_KEYS = ("step", "sequences", "records", "rest", "file")
+
+
+def _write(options: Options, keys: Mapping[str, Any]) -> Path:
+    """Write settings into the file of a command, and return it.
+
+    Raises:
+        SettingsError: there is none; as `set_keys`.
+    """
+    file = config_file(config_of(options), os.environ)
+    if file is None:
+        raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
+    set_keys(file, keys)
+    return file
+
+
 def cut(options: Options) -> Answer:
     """The settings that cut documents out of the rest of a training, to paste; --write puts them into the file."""
     from dagster_divorder.forensics import plan_cut
@@ -68,10 +133,7 @@ def cut(options: Options) -> Answer:
         **keys,
     }
     if options.write:
-        file = config_file(config_of(options), os.environ)
-        if file is None:
-            raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
-        set_keys(file, keys)
+        file = _write(options, keys)
         return Answer(
             [sentence, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
         )
@@ -167,6 +229,19 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_freeze(parser: argparse.ArgumentParser) -> None:
+    read = parser.add_mutually_exclusive_group()
+    for name, meaning in (
+        (
+            "step",
+            "optimiser steps that are taken, each of sequence.batch sequences over all ranks and micro-batches",
+        ),
+        ("sequences", "sequences that are read; some trainers count these samples"),
+        ("tokens", "tokens that are read, padding among them"),
+    ):
+        read.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
+
+
 def _add_cut(parser: argparse.ArgumentParser) -> None:
     _add_steps_and_ids(parser)
     parser.add_argument(
@@ -223,6 +298,14 @@ VERBS = (
         "seconds",
         lambda options: where(settings_of(options), options.step, options.sequence, options.id),
         _add_where,
+    ),
+    Verb(
+        "freeze",
+        "keeps what a trainer has read of the last output, in settings for the next run; alone, says what is kept",
+        "divorder freeze --step 1200",
+        "seconds",
+        freeze,
+        _add_freeze,
     ),
     Verb(
         "cut",
