@@ -161,6 +161,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         parts.append("~: rough, as on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
+    if planned.choice:
+        parts += ["", Line(planned.choice, "bad")]
     return Answer(parts, asdict(planned))
 
 
@@ -192,6 +194,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
+    from dagster_divorder.stages.mix.consumed import changed_by_the_last_run
     from dagster_divorder.view import schedule
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
@@ -233,6 +236,8 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         parts.append(
             f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
         )
+    changed = changed_by_the_last_run(run) if output else None
+    parts += [Line(changed, "bad")] if changed else []
     return Answer(
         parts,
         {
@@ -249,6 +254,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
+            **({"reordered": changed} if output else {}),
             "stages": stages,
         },
     )
@@ -459,6 +465,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Run the stages of an output, and make the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
     from dagster_divorder.stages import GRAPH, run_all
+    from dagster_divorder.write.curated import BESIDE
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
@@ -474,7 +481,10 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         page = Path(figures["path"]).absolute()
         opened = [
             webbrowser.open(path.as_uri())
-            for path in (page, *sorted(page.parent.glob("ordering_animation*.mp4")))
+            for path in (
+                page,
+                *sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4"))),
+            )
         ]
         if not all(opened):
             browser = next(filter(shutil.which, BROWSERS), "open")
@@ -505,8 +515,8 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     if freed.documents and not dry_run:
         parts += [
             "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
-            "too; the next run makes them anew. A bootstrap base model that was trained on them still knows some of",
-            "their words: divorder run --refit model trains another.",
+            "too; the next run makes them anew, but not the pages and films of earlier outputs. A bootstrap base model",
+            "that was trained on them still knows some of their words: divorder run --refit model trains another.",
         ]
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
 
