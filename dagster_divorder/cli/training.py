@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
@@ -15,7 +15,10 @@ from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.loading import config_file, set_keys
 from dagster_divorder.settings.places import as_place
 from dagster_divorder.units import byte_size
-from dagster_divorder.view.answer import Answer, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+if TYPE_CHECKING:
+    from dagster_divorder.forensics import Freeze
 
 
 def verify(options: Options) -> Answer:
@@ -51,52 +54,62 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
 def freeze(options: Options) -> Answer:
     """Keep what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, what is kept."""
     from dagster_divorder.forensics import plan_freeze
-    from dagster_divorder.view.words import count
+    from dagster_divorder.stages import open_run
+    from dagster_divorder.stages.mix.consumed import changed_by_the_last_run
 
     settings = settings_of(options)
     asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
     given = {name: number for name, number in asked.items() if number is not None}
-    present = settings.order.frozen_tokens
-    if not given and not present:
-        state = "is unset" if present is None else "is 0"
+    frozen = settings.order.frozen_tokens
+    if not given and not frozen:
+        state = "is unset" if frozen is None else "is 0"
+        data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
         return Answer(
             [
                 f"order.frozen_tokens {state}: nothing stays, and every run orders everything anew",
                 "to keep what a trainer has read: divorder freeze --step N, the steps that it has taken",
             ],
-            {"order.frozen_tokens": present, **dict.fromkeys(FROZEN_KEYS)},
+            {**data, "reordered": None, "file": None},
         )
-    planned = plan_freeze(settings, **(given or {"tokens": present}))
-    key = {"order.frozen_tokens": planned.tokens}
-    file = _write(options, key) if given else None
-    batch, length = settings.sequence.batch, settings.sequence.length
-    steps = f", {count(planned.step, 'step')} of {batch:,}" if planned.step is not None else ""
-    stays = (
-        f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {length:,}{steps}, with "
-        f"{count(planned.records, 'record')}"
-        if planned.tokens
-        else "nothing stays"
-    )
-    moves = (
-        f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
-        if planned.rest
-        else "nothing comes after them yet; the next run puts new data there"
-    )
+    planned = plan_freeze(settings, **(given or {"tokens": frozen}))
+    changed = changed_by_the_last_run(open_run(settings)) if planned.tokens else None
+    file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
+    parts: list[Part] = [*_frozen_lines(planned)]
+    if changed:
+        parts.append(Line(f"what stays is the last output as it is now, but {changed}", "bad"))
+    if file:
+        parts.append(
+            f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
+        )
     return Answer(
-        [
-            stays,
-            moves if planned.tokens else "the next run orders everything anew",
-            *([f"written into {file}; `divorder run` plans the rest"] if file else []),
-        ],
+        parts,
         {
-            **key,
-            **{name: getattr(planned, name) for name in FROZEN_KEYS if name != "file"},
+            "order.frozen_tokens": planned.tokens,
+            **{name: getattr(planned, name) for name in ("step", "sequences", "records", "rest")},
+            "reordered": changed,
             "file": file and str(file),
         },
     )
 
 
-FROZEN_KEYS = ("step", "sequences", "records", "rest", "file")
+def _frozen_lines(planned: Freeze) -> list[str]:
+    """What stays of the last output, and what the next run may move."""
+    from dagster_divorder.view.words import count
+
+    if not planned.tokens:
+        return ["nothing stays; the next run orders everything anew"]
+    sequence = planned.settings.sequence
+    steps = "" if planned.step is None else f", {count(planned.step, 'step')} of {sequence.batch:,}"
+    behind = (
+        f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
+        if planned.rest
+        else "nothing comes after them yet; the next run puts new data there"
+    )
+    return [
+        f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {sequence.length:,}"
+        f"{steps}, with {count(planned.records, 'record')}",
+        behind,
+    ]
 
 
 def _write(options: Options, keys: Mapping[str, Any]) -> Path:

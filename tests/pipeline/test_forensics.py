@@ -267,6 +267,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     assert "nothing stays, and every run orders everything anew" in capsys.readouterr().out
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
+    assert "the last output as it is now" not in said
     assert f"the first {3 * BATCH * LENGTH} tokens stay: 12 sequences of 64, 3 steps of 4, with" in said
     assert "the next run may move the" in said and f"written into {file}" in said
     assert (
@@ -295,6 +296,31 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
         with pytest.raises(SystemExit, match="2"):
             main(["freeze", "--step", text])
         assert f"{text!r} is no whole number from 0" in capsys.readouterr().err
+
+
+def test_freeze_says_if_the_last_run_has_changed_what_was_read(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "divorder.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    given = settings.model_dump(exclude_defaults=True)
+    exports = {"formats": ("parquet",), "path": tmp_path / "exports"}
+    other = Settings(
+        **{
+            **given,
+            "store": {"path": tmp_path / "store"},
+            "output": {"path": tmp_path / "out"},
+            "exports": exports,
+        }
+    )
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: other)
+    run_all(other, Silent())
+    run_all(other.model_copy(update={"seed": 1}), Silent())
+    other = other.model_copy(update={"seed": 1})
+    assert main(["freeze", "--step", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "what stays is the last output as it is now, but" in said and "put input and settings back" in said
+    assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
 
 
 def test_the_commands_show_it(
