@@ -103,15 +103,15 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else CHANGED
 
 
-def freeze_prefix(run: Run) -> Mapping[str, bytes]:
-    """Documents and sequences of the last output up to `order.frozen_tokens`: those that begin in so many tokens of the
-    document order, or where records are not packed, those in these sequences.
+def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
+    """Documents and sequences of the last output up to `wanted` tokens (default: `order.frozen_tokens`): those that
+    begin in so many tokens of the document order, or where records are not packed, those in these sequences.
 
     Raises:
         InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
         or end of text.
     """
-    wanted = run.settings.order.frozen_tokens
+    wanted = run.settings.order.frozen_tokens if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
         raise InputError(
@@ -119,10 +119,11 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
-    packs, tokens = packed.figures.get("method") != "none", last.facts["tokens"]
-    if not packs:
-        # A trainer reads every record as a padded sequence.
-        tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    packs = packed.figures.get("method") != "none"
+    # A trainer reads padded sequences; where records are packed, those may leave documents out.
+    tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    if packs:
+        tokens = max(tokens, last.facts["tokens"])
     if wanted > tokens:
         raise InputError(
             f"order.frozen_tokens is {wanted}; the last output has {tokens} tokens, and no more can "
