@@ -41,15 +41,19 @@ def _asset(
 ) -> dg.AssetsDefinition:
     graph, settings = pipeline.graph, pipeline.settings
     stage, needed = graph[name], graph.needed(settings)
-    # Evidence that the clusters themselves need belongs to their group.
-    group = "embedding" if stage.group == "evidence" and name in needed else stage.group
+    group = stage.group
+    if group == "evidence" and name in needed:
+        group = "embedding"
+    elif group in ("embedding", "ordering") and name not in needed:
+        # Its edges would cross those of what the output is made from.
+        group = "evidence"
     resource_key = pipeline.named(SETTINGS_RESOURCE)
 
     @dg.asset(
         key=pipeline.key(name),
         deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
         code_version=pipeline.code_version(name),
-        description=stage.description,
+        description=stage.description_under(settings),
         group_name=pipeline.group_name or pipeline.named(group),
         kinds=set(stage.kinds_under(settings)),
         tags=pipeline.tags,
