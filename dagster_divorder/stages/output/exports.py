@@ -75,6 +75,8 @@ from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.write.exports.text import TEXT
 
 TAG_DIGITS = 8
+KEEP_THE_ORDER = "trainers_keep_the_order"
+"""The check that also says what a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
@@ -584,7 +586,7 @@ EXPORTS = WholeCorpus(
             blocking=True,
         ),
         Check(
-            name="trainers_keep_the_order",
+            name=KEEP_THE_ORDER,
             description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
             "table has each trainer that reads it, by default and at its best. And no run has put rows that a trainer "
             "may have read into another order without being told to (order.frozen_tokens).",
