@@ -28,7 +28,7 @@ def test_the_sensor_asks_before_it_changes_an_export(
     def tick() -> SensorExecutionData:
         nonlocal cursor
         context = dg.build_sensor_context(instance=instance, cursor=cursor)
-        ticked = load().get_sensor_def("watch_input").evaluate_tick(context)
+        ticked = load().resolve_sensor_def("watch_input").evaluate_tick(context)
         cursor = ticked.cursor
         return ticked
 
