@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tomllib
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder.cli import GROUPS, command_parser
+from dagster_divorder.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
 
@@ -78,6 +80,61 @@ def test_no_words_are_taken_for_html_or_for_bold(page: Path) -> None:
     prose = without_code(page.read_text())
     assert not re.findall(r"</?[a-z][\w-]*(?:\s[^<>,]*)?/?>", prose)
     assert not re.findall(r"\w\*\*\w[^*\n]*\*\*\w", prose)
+
+
+COMMANDS = {
+    line: page
+    for page in PAGES
+    for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", page.read_text(), re.M | re.S)
+    for line in re.findall(r"^\$ (?:\S*/)?(divorder .*)$", block, re.M)
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_on_pages_have_only_options_that_exist(command: str) -> None:
+    assert command_parser().parse_args(shlex.split(command, comments=True)[1:])
+
+
+SET_BEFORE = {
+    "docs/recipes.md": {"order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}}},
+    "docs/curricula.md": {"curriculum": {"score": "quality"}},
+}
+"""Page -> settings that its blocks are added to."""
+SETTINGS = [
+    pytest.param(block, SET_BEFORE.get(name(page), {}), id=f"{name(page)}-{at}")
+    for page in PAGES
+    for at, block in enumerate(re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize(("block", "before"), SETTINGS)
+def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
+    added = tomllib.loads(block)
+    Settings(**added | {section: keys | added.get(section, {}) for section, keys in before.items()})
+
+
+QUESTIONS = {
+    "Is it worth it for me?": "proof.md",
+    "I train with torchtitan on 8 GPUs": "trainers.md",
+    "I have embeddings of my own model": "topics.md",
+    "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
+    "What is a prefix deviation?": "concepts.md#prefix-deviation",
+    "500 GB: how long, and on what?": "decisions/scale.md",
+    "My corpus has no sources": "recipes.md#my-corpus-has-several-languages",
+    "My documents are longer than a sequence": "recipes.md#my-documents-are-books",
+    "I have a quality score of my own": "curricula.md",
+    "I resume on another number of ranks": "trainers.md#in-pytorch",
+    "A document must go": "recipes.md#my-loss-has-a-spike",
+}
+"""What a user asks first -> where the answer leads on to."""
+
+
+def test_every_question_has_its_answer_on_one_page() -> None:
+    _, *parts = re.split(r"^## (.+)\n", (ROOT / "docs/questions.md").read_text(), flags=re.M)
+    answers = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(answers) == list(QUESTIONS)
+    for question, target in QUESTIONS.items():
+        assert f"]({target})" in answers[question].replace("\n", " "), question
 
 
 def test_the_reference_has_every_setting_with_its_effect() -> None:
