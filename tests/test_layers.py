@@ -52,6 +52,14 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+def test_commands_of_dg_load_the_component_alone() -> None:
+    look = "; [getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
+    heavy = {"numpy", "pyarrow"}
+    assert loaded(f"import dagster_divorder, dagster_dg_cli{look}").isdisjoint(heavy)
+    assert loaded(f"import dagster_divorder{look}") >= heavy
+
+
+@pytest.mark.slow
 def test_the_code_location_loads_no_model_library(monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = {
         "torch",
@@ -142,7 +150,18 @@ ALLOWED = {
     },
     "results.py": {"stages", "chats", "pipeline", "write", "corpus", "store", "view", "core"},
     "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose"},
-    "defs": {"defs", "stages", "pipeline", "write", "corpus", "engine", "store"},
+    "defs": {
+        "defs",
+        "stages",
+        "results",
+        "readers",
+        "pipeline",
+        "write",
+        "corpus",
+        "engine",
+        "store",
+        "core",
+    },
 }
 
 

@@ -143,6 +143,10 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         if 0 < verdict.settling <= HELD_SECONDS:
             time.sleep(verdict.settling)
             verdict = check_input(graph, settings, verdict.cursor, time.time(), in_progress)
+        if verdict.start and _in_use(store):
+            return dg.SkipReason(
+                "the store is in use, as by `divorder run`; the input is looked at again then"
+            )
         if verdict.cursor != cursor:
             context.update_cursor(verdict.cursor.to_json())
         if not verdict.start:
@@ -224,8 +228,13 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
     last = instance.get_records_for_run(run_id, limit=1, ascending=False).records
     if last and time.time() - last[0].event_log_entry.timestamp < SILENT_SECONDS:
         return True
+    return _in_use(store_of(settings.store))
+
+
+def _in_use(store: Store) -> bool:
+    """Whether a process works on a store."""
     try:
-        with store_of(settings.store).lease(wait=False):
+        with store.lease(wait=False):
             return False
     except StoreBusyError:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dagster_divorder.store.state import load_receipt
 def build_definitions(
     settings: Settings | str | os.PathLike[str] | None = None,
     *,
+    file: Path | None = None,
     key_prefix: str | Sequence[str] | None = None,
     group_name: str | None = None,
     upstream: Mapping[str, Any] | None = None,
@@ -35,6 +36,7 @@ def build_definitions(
     automation: bool = True,
     tags: Mapping[str, str] | None = None,
     owners: Sequence[str] | None = None,
+    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None,
 ) -> dg.Definitions:
     """The assets, jobs, sensors and schedules of a corpus, to be merged with any others.
 
@@ -43,6 +45,7 @@ def build_definitions(
     Args:
         settings: settings, or their file; None: as `load_settings` finds them. Relative paths lie in the file's folder,
             without a file in the working directory.
+        file: the file that given settings are from, to show it.
         key_prefix: first parts of every asset key, such as "news" or "text/news"; joined by underscores they begin the
             names of jobs, sensors, schedules, resources and groups too.
         group_name: one group for all assets; by default a group for each part of the pipeline.
@@ -51,6 +54,8 @@ def build_definitions(
         executor: default: Dagster's own, or the one that the project sets.
         automation: whether there are the sensors that start a run on new input, and the schedule.
         tags, owners: of every asset.
+        translation: from the spec of an asset to the one to show: another key, group, description, metadata, tags,
+            owners, kinds or automation condition.
 
     Raises:
         dg.DagsterInvalidDefinitionError: settings cannot be used, or there is no input and no asset upstream writes
@@ -58,7 +63,7 @@ def build_definitions(
     """
     try:
         if isinstance(settings, Settings):
-            file, loaded = None, anchored(settings, Path.cwd())
+            loaded = anchored(settings, Path.cwd())
         else:
             file, loaded = config_file(settings, os.environ), load_settings(settings)
         if "raw_docs" not in (upstream or {}):
@@ -73,6 +78,7 @@ def build_definitions(
             tags or {},
             owners or (),
             automation,
+            translation,
         )
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.

@@ -31,24 +31,33 @@ WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
 
 
 def load_settings(
-    config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    within: Path | None = None,
 ) -> Settings:
     """Settings from file and environment.
 
     Args:
-        config: TOML file; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is there, else none.
+        config: TOML file, or the tables of one; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is
+            there, else none.
         environ: environment to read; default `os.environ`.
+        within: the file that holds the tables; their relative paths are relative to its folder, by default to the
+            working directory.
 
     Raises:
         SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
             key, the value, what was expected and the nearest valid key.
     """
     environ = os.environ if environ is None else environ
-    path = config_file(config, environ)
-    data = _read_toml(path) if path else {}
+    if isinstance(config, Mapping):
+        path, data = within, config
+    else:
+        path = config_file(config, environ)
+        data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
-        settings = Settings(**_merge(data, _read_environment(environ, data)))
+        settings = Settings.model_validate(_merge(data, _read_environment(environ, data)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     return anchored(settings, path.parent if path else Path.cwd())
