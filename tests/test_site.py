@@ -95,9 +95,10 @@ def test_commands_on_pages_have_only_options_that_exist(command: str) -> None:
     assert command_parser().parse_args(shlex.split(command, comments=True)[1:])
 
 
+BY_INIT = {"order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}}}
 SET_BEFORE = {
-    "docs/recipes.md": {"order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}}},
-    "docs/curricula.md": {"curriculum": {"score": "quality"}},
+    "docs/recipes.md": BY_INIT,
+    "docs/curricula.md": BY_INIT | {"curriculum": {"score": "quality"}},
 }
 """Page -> settings that its blocks are added to."""
 SETTINGS = [
