@@ -79,13 +79,13 @@ class Settings(BaseModel):
     store: Store = Store()
     engine: Engine = Engine()
     refit: Rules = RULES
-    """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
-    rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
+    """When a fit of the corpus is renewed. auto: when it no longer describes the corpus, by its own rule; never: only
+    under other settings. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
-    """Of every random choice; another seed gives another order that is just as good."""
+    """Seed of every random choice; another seed gives another order that is just as good."""
 
     @model_validator(mode="before")
     @classmethod
