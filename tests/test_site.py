@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder.cli import GROUPS, command_parser
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
+from tests.conftest import topic_records, write_jsonl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
 
@@ -35,6 +40,7 @@ GENERATED = {
     ROOT / "docs/reference/settings.md": reference.settings,
     ROOT / "docs/reference/command_line.md": reference.command_line,
     ROOT / "docs/reference/python.md": reference.python,
+    ROOT / "docs/reference/manifests.md": reference.manifests,
 }
 
 
@@ -192,6 +198,25 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
 def test_the_reference_has_every_public_name(module) -> None:
     text = reference.python().split(f"\n## `{module.__name__}`\n")[1].split("\n## ")[0]
     assert re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M) == module.__all__
+
+
+@pytest.mark.slow
+def test_manifests_have_the_keys_of_their_schema(
+    tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    formats = ("parquet", "megatron", "olmo", "ds", "mds", "litdata", "text")
+    run_all(make_settings(exports={"path": tmp_path / "exports", "formats": formats}))
+    files = {"curated_meta": [tmp_path / "curated/curated_meta.json"]}
+    files["export_manifest"] = sorted((tmp_path / "exports").glob("_*/manifest.json"))
+    assert len(files["export_manifest"]) == len(formats)
+    for kind, schema in reference.schemas().items():
+        for file in files[kind]:
+            manifest = json.loads(file.read_text())
+            jsonschema.validate(manifest, schema)
+            assert not manifest.keys() - schema["properties"].keys(), file
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**manifest, "seed": "0"}, schema)
 
 
 def test_a_docstring_becomes_markdown() -> None:
