@@ -197,7 +197,7 @@ def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (default: 0)")
 
 
 def _add_loss(parser: argparse.ArgumentParser) -> None:

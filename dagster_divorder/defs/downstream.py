@@ -1,4 +1,4 @@
-"""What an asset downstream is handed of ours, by the annotation of its argument: `Results`, an open `Export`, a path."""
+"""What an asset downstream is handed, by the annotation of its argument: `Results`, an open `Export`, a path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.readers.export import SOURCES, Export, open_export, read_export_manifest
 from dagster_divorder.results import Results
-from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, is_url
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
@@ -25,9 +24,9 @@ EXPORTS = "exports"
 
 
 def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
-    """The IO manager of a pipeline's assets: these store their results themselves, assets downstream read them by it."""
+    """The IO manager of a pipeline's assets. Assets downstream read by it; ours store their results themselves."""
     return dg.IOManagerDefinition(
-        lambda context: ResultsIOManager(pipeline.settings),
+        lambda context: ResultsIOManager(pipeline),
         config_schema={},
         description="Hands results to assets downstream, by the annotation of their argument: "
         "dagster_divorder.results.Results, dagster_divorder.readers.export.Export or pathlib.Path.",
@@ -37,8 +36,9 @@ def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
 class ResultsIOManager(dg.IOManager):
     """Opens the results of a pipeline."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._settings = pipeline.settings
+        self._assets = {spec.key: asset for asset, spec in pipeline.specs.items()}
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         raise AssertionError(f"{context.asset_key} returns no value")
@@ -53,7 +53,9 @@ class ResultsIOManager(dg.IOManager):
             MissingStageError: the asset has never been made.
             StoreError: the export is damaged or being written.
         """
-        asset, key = context.asset_key.path[-1], context.asset_key.to_user_string()
+        key = context.asset_key.to_user_string()
+        # `map_asset_specs` may have put a prefix before ours.
+        asset = self._assets.get(context.asset_key, context.asset_key.path[-1])
         store = store_of(self._settings.store).open(create=False)
         if load_receipt(store, asset) is None:
             raise MissingStageError(f"{key} has no result in {store.place}; materialise it first")
@@ -69,8 +71,8 @@ class ResultsIOManager(dg.IOManager):
         if annotated not in possible:
             types = ", ".join(f"{kind.__module__.partition('._')[0]}.{kind.__name__}" for kind in possible)
             raise InputError(
-                f"{key} cannot be handed over as {context.dagster_type.display_name}; annotate the argument with one of "
-                f"{types}"
+                f"{key} cannot be handed over as {context.dagster_type.display_name}; annotate the argument with one "
+                f"of {types}"
             )
         return possible[annotated]()
 

@@ -328,13 +328,13 @@ def _run_one(run: Run, name: str) -> Receipt:
         raise _memory_ran_out(name, error) from error
     seconds = time.perf_counter() - start
     figures = receipt.figures
-    timing = {
-        "seconds": round(seconds, 3),
-        "documents_per_second": round(figures["documents"] / seconds, 1) if seconds > 0 else 0.0,
-    }
+    timing = {"seconds": round(seconds, 3)}
     # The pace for plans: of this run if it computed documents, else of an earlier one.
     new = decision.documents or figures["new_documents"]
-    pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
+    pace = before.facts.get("seconds_per_new_document") if before else None
+    if new and seconds > 0:
+        pace = seconds / new
+        timing["documents_per_second"] = round(figures["documents"] / seconds, 1)
     receipt = replace(
         receipt,
         facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},

@@ -336,7 +336,9 @@ class PerDocument(Stage):
             receipt.version,
             receipt.upstream,
         )
-        figures = last.figures if last and same else dict(self.figures(run, files))
+        kept = last.figures if last and same else self.figures(run, files)
+        # A rate is of the run that computed.
+        figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
         total = run.corpus.distinct[self.unit]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 

@@ -620,9 +620,11 @@ class Order(_Section):
     curated.jsonl, are nearer to the mix. The more tokens long documents have, the more the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
+    frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the last output. Its beginning stays as it is, and
-    everything after it is ordered so that the whole history nears the mix."""
+    everything after it is ordered so that the whole history nears the mix. 0: none; every run orders everything anew.
+    Unset orders as 0 does, but runs name what they change of an export, and the sensor starts none that would.
+    `divorder freeze` sets it from a trainer's step."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Ids of documents, your own or record ids, that are no longer packed: none of their tokens come after the frozen
     beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
@@ -638,6 +640,11 @@ class Order(_Section):
         default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
     )
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The section as keys and manifests hold it: whether `frozen_tokens` is 0 or unset makes no difference."""
+        return {**self.model_dump(mode="json"), "frozen_tokens": self.frozen_tokens or 0}
 
     @model_validator(mode="before")
     @classmethod

@@ -172,12 +172,21 @@ def load_receipt(store: Store, stage: str) -> Receipt | None:
 
 
 def save_receipt(store: Store, receipt: Receipt) -> None:
-    """Replace the receipt of its stage, and move its result to the end of the order of use."""
-    state, stage = load_state(store), receipt.stage
-    used = sorted(state.results.get(stage, []), key=lambda result: result.version == receipt.version)
+    """Replace the receipt of its stage, and move its result to the end of the order of use. Nothing is written where
+    only the seconds would change."""
+    state, stage, stored = load_state(store), receipt.stage, as_stored(receipt)
+    results = state.results.get(stage, [])
+    used = sorted(results, key=lambda result: result.version == receipt.version)
     kept = used if "fit" in receipt.files else used[-HISTORY:]
-    receipts = {**state.receipts, stage: as_stored(receipt)}
+    last = state.receipts.get(stage)
+    if last and kept == results and _without_seconds(last) == _without_seconds(stored):
+        return
+    receipts = {**state.receipts, stage: stored}
     save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
+
+
+def _without_seconds(receipt: Receipt) -> Receipt:
+    return replace(receipt, figures={**receipt.figures, "seconds": None})
 
 
 def drop_receipt(store: Store, stage: str) -> None:

@@ -1,4 +1,4 @@
-"""What the site's reference says, in Markdown: the settings, the command line and the Python interface, each from the code."""
+"""The site's reference, in Markdown, from the code: settings, command line and Python."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
     elif schema.get("type") != "null":
         # Paths that may be URLs have no type in JSON.
         name = "path" if schema.get("format") == "path" else schema.get("type", "path or URL")
-        yield {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(name, name) + _range(schema)
+        yield {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(
+            name, name
+        ) + _range(schema)
 
 
 def _range(schema: dict[str, Any]) -> str:
@@ -108,8 +110,8 @@ def _options(parser: argparse.ArgumentParser, hidden: set[str]) -> list[str]:
     return [
         f"- `{formatter._format_action_invocation(action)}`: {linked(formatter._expand_help(action))}"
         for action in parser._actions
-        if action.help and not isinstance(action, argparse._SubParsersAction)
-        if not hidden.intersection(action.option_strings)
+        if not isinstance(action, argparse._SubParsersAction)
+        and not hidden.intersection(action.option_strings)
     ] + [""]
 
 
@@ -134,7 +136,11 @@ def python() -> str:
     for returned in (Results, Comparison):
         lines += [f"```{{py:currentmodule}} {returned.__module__}\n```\n"]
         lines += _documented(returned.__name__, returned)
-    lines += ["\n## Errors\n", "```{py:module} dagster_divorder.errors\n```\n", markdown(errors.__doc__ or "")]
+    lines += [
+        "\n## Errors\n",
+        "```{py:module} dagster_divorder.errors\n```\n",
+        markdown(errors.__doc__ or ""),
+    ]
     for name, error in vars(errors).items():
         if inspect.isclass(error) and error.__module__ == errors.__name__:
             lines += _documented(name, error, "exception")
@@ -147,7 +153,11 @@ def _documented(name: str, value: Any, role: str | None = None, fence: str = "``
     lines = [f"{fence}{{py:{role}}} {name}{signature}\n", markdown(inspect.getdoc(value) or "")]
     if role == "class" and value is not Settings:
         for member, held in vars(value).items():
-            if (member_role := MEMBERS.get(type(held))) and not member.startswith("_") and inspect.getdoc(held):
+            if (
+                (member_role := MEMBERS.get(type(held)))
+                and not member.startswith("_")
+                and inspect.getdoc(held)
+            ):
                 lines += _documented(member, getattr(held, "__func__", held), member_role, fence[:-1])
     return [*lines, f"{fence}\n"]
 
@@ -215,6 +225,7 @@ def _items(block: str, name: str) -> str:
 def linked(text: str) -> str:
     """Words in Markdown, with links to the pages that they name; what is no code stands as it is."""
     words = [
-        part if at % 2 else re.sub(r"([*<\[\]])", r"\\\1", part) for at, part in enumerate(re.split(r"(`[^`]*`)", text))
+        part if at % 2 else re.sub(r"([*<\[\]])", r"\\\1", part)
+        for at, part in enumerate(re.split(r"(`[^`]*`)", text))
     ]
     return re.sub(r"\bdocs/([\w/]+)\.md\b", r"[docs/\1.md](../\1.md)", "".join(words))

@@ -67,6 +67,32 @@ def test_an_append_without_a_record_leaves_everything_fresh(curated: Any, config
     assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config)))
 
 
+def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(curated: Any, config: Path) -> None:
+    defs, instance, _ = curated
+
+    def rates() -> set[str]:
+        run = defs.resolve_job_def("curate").execute_in_process(instance=instance)
+        metadata = metadata_of(run)
+        assert {shown["changed"].value for shown in metadata.values()} == {False}
+        return {name for shown in metadata.values() for name in shown if "per_second" in name}
+
+    def state() -> list[tuple[Path, int]]:
+        return [
+            (file, file.stat().st_mtime_ns) for file in sorted((config.parent / "store").rglob("state*.json"))
+        ]
+
+    # The first run that finds nothing new stores the new counts of documents.
+    assert rates() == set()
+    before = state()
+    assert len(before) == 2
+    assert rates() == set()
+    assert state() == before
+    with open(config.parent / "docs.jsonl", "ab") as file:
+        file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
+    computed = metadata_of(execute(defs, instance, "raw_docs"))["raw_docs"]
+    assert computed.keys() >= {"documents_per_second", "new_documents_per_second"}
+
+
 def test_edited_settings_show_their_stage_as_stale_and_what_follows_once_it_has_run(
     curated: Any, load: Load, config: Path
 ) -> None:

@@ -6,7 +6,7 @@ and must keep what is consumed: they read it here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xxhash
@@ -14,16 +14,20 @@ import xxhash
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, load_receipt, load_result
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 CHANGED = "the last output begins otherwise"
+ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
+"""The stages that together decide what a trainer reads, each made from the one before."""
 REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
 
 
@@ -140,9 +144,7 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
         )
     sequences = _sequences(run, output, -(-wanted // length))
     if not packs:
-        _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
-        in_sequences = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
-        return {DOCUMENTS: pack(in_sequences), SEQUENCES: pack(sequences)}
+        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
@@ -158,8 +160,78 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
     }
 
 
-def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
-    """The runs of the first `count` sequences of an output, in order, by record id and copy."""
+def keys_of_the_order(run: Run) -> dict[str, str]:
+    """The keys of the current results of ORDERS, by which `first_change` finds them later."""
+    return {stage: run.receipt(stage).key for stage in ORDERS}
+
+
+def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, int] | None:
+    """(the first sequence of an earlier order that the current one does not have in its place, the number of sequences
+    of that order), both of the first epoch, or of records as they are first read; None where the store no longer has
+    that order. keys: of `keys_of_the_order`."""
+    before = [load_result(run.store, stage, keys[stage]) for stage in ORDERS]
+    if any(result is None for result in before):
+        return None
+    orders, now = [result for result in before if result], [run.receipt(stage) for stage in ORDERS]
+    try:
+        then, rows = (_sequences(run, output, None) for output in (orders, now))
+    except DamagedFileError:
+        return None
+    if unit == "record":
+        return _equal(*(_first_reads(sequences)["id"] for sequences in (then, rows))), len(
+            _first_reads(then)["id"]
+        )
+    count, then_facts, facts = len(then["indptr"]) - 1, orders[1].facts, now[1].facts
+    names = ("tokens_key", "sequence_length", "end_of_text")
+    if any(then_facts.get(name, facts.get(name)) != facts.get(name) for name in names):
+        return 0, count
+    runs = min(_equal(then[name], rows[name]) for name in ("id", "start", "length"))
+    ends = _equal(then["indptr"], rows["indptr"]) - 1
+    return min(ends, int(np.searchsorted(then["indptr"], runs, side="right")) - 1), count
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> int:
+    """How many rows two arrays have in common from their beginning on."""
+    rows = min(len(one), len(other))
+    differ = (one[:rows] != other[:rows]).reshape(rows, -1).any(axis=1)
+    return int(differ.argmax()) if differ.any() else rows
+
+
+def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The records of sequences, each copy once, in the order in which they are first read: `id` and `copy`."""
+    _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
+    return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+
+
+def reordered(
+    run: Run, before: Receipt | None, places: Sequence[str], unit: Unit = "row"
+) -> Reordered | None:
+    """What a stage of an output, by its receipt before, changes of the order in these places; None where the choice is
+    made (`order.frozen_tokens`), or every row (or record) stays in its place."""
+    if run.settings.order.frozen_tokens is not None or not places:
+        return None
+    keys = before.facts.get("orders") if before else None
+    change = first_change(run, keys, unit) if keys else None
+    if change is None:
+        return Reordered(places, unit)
+    return Reordered(places, unit, *change) if change[0] < change[1] else None
+
+
+def changed_by_the_last_run(run: Run) -> str | None:
+    """What the last run changed that a trainer may have read, in words."""
+    stages = [stage for stage in (OUTPUT, "exports") if run.graph[stage].when(run.settings)]
+    receipts = [load_receipt(run.store, stage) for stage in stages]
+    # A result that is kept tells of the run that made it.
+    changes = [
+        Reordered(**receipt.figures["reordered"])
+        for receipt in receipts
+        if receipt and receipt.facts["computed"] and "reordered" in receipt.figures
+    ]
+    return changes[0].sentence if changes and run.settings.order.frozen_tokens is None else None
+
+
+def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:
+    """The runs of the first `count` sequences of an output, by default all, in order, by record id and copy."""
     last, packed, sequence_order = output
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     plan = unpack(run.store.read_verified(packed.files["plan"]))
@@ -177,9 +249,7 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
 
 def last_output(store: Store) -> tuple[Receipt, Receipt, Receipt] | None:
     """The receipts of greedy_order, packed_sequences and sequence_order if each was made from the one before."""
-    order, packed, sequences = (
-        load_receipt(store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
-    )
+    order, packed, sequences = (load_receipt(store, name) for name in ORDERS)
     if not (order and packed and sequences):
         return None
     made_from = (packed.upstream["greedy_order"], sequences.upstream["packed_sequences"])

@@ -30,6 +30,7 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
+from dagster_divorder.pipeline.reordered import Reordered
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -46,6 +47,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.consumed import keys_of_the_order, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -61,7 +63,7 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
 from dagster_divorder.store.sample import rows_by_id, sample_texts
-from dagster_divorder.store.state import Receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
@@ -76,7 +78,9 @@ TAG_DIGITS = 8
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order = load_packed(run), load_sequence_order(run)
+    plan, order, change = load_packed(run), load_sequence_order(run), _reordered(run)
+    if change:
+        run.progress.note(change.sentence)
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
         tokens = stored_tokens(run, load_base_model(run).directory, scratch)
         for name in run.settings.exports.formats:
@@ -99,8 +103,27 @@ def _write_exports(run: Run) -> Made:
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
         )
-    figures = {"exports": table}
-    return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
+    figures = {"exports": table, **({"reordered": change.figures} if change else {})}
+    facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
+
+
+def _reordered(run: Run) -> Reordered | None:
+    """The exports that are there in another order than they come to have."""
+    before, plan = load_receipt(run.store, "exports"), plan_fingerprint(run)
+    last = before.facts.get("plan") if before else None
+    places: dict[Any, list[str]] = {}
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
+        if manifest is None:
+            continue
+        # A run that was killed may have written some formats.
+        written = manifest["plan"] == plan and before and last and name in before.facts["formats"]
+        places.setdefault(last if written else manifest["plan"], []).append(str(folder))
+    places.pop(plan, None)
+    of_last = set(places) <= {last}
+    return reordered(run, before if of_last else None, [place for each in places.values() for place in each])
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
@@ -256,7 +279,7 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         },
         "packing": settings.packing.model_dump(),
         "sequence": settings.sequence.model_dump(),
-        "order": settings.order.model_dump(mode="json"),
+        "order": settings.order.written,
         "seed": settings.seed,
     }
 
@@ -520,15 +543,21 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 for replayed in replays
             ]
             unordered += [] if any(replayed.here.kept.in_order for replayed in replays) else [name]
-    return Finding(
-        passed=not unordered,
-        text=f"No trainer reads {', '.join(unordered)} in the order of the plan."
+    text = (
+        f"No trainer reads {', '.join(unordered)} in the order of the plan."
         if unordered
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
-        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration.",
-        remedy="set exports.world_size, micro_batch and workers to those of the trainer",
-        figures={"trainers": rows},
+        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
+    remedies = (
+        ["set exports.world_size, micro_batch and workers to those of the trainer"] if unordered else []
+    )
+    receipt = load_receipt(run.store, "exports")
+    changed = receipt.figures.get("reordered") if receipt else None
+    if changed and run.settings.order.frozen_tokens is None:
+        change = Reordered(**changed)
+        text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
+    return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
 
 
 EXPORTS = WholeCorpus(
@@ -560,7 +589,8 @@ EXPORTS = WholeCorpus(
         Check(
             name="trainers_keep_the_order",
             description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
-            "table has each trainer that reads it, by default and at its best.",
+            "table has each trainer that reads it, by default and at its best. And no run has put rows that a trainer "
+            "may have read into another order without being told to (order.frozen_tokens).",
             check=_trainers_keep_the_order,
         ),
     ),
