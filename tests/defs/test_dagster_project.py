@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster.components.testing import create_defs_folder_sandbox
 
 from dagster_divorder import build_definitions
 from dagster_divorder.readers.export import open_export

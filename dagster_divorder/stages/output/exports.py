@@ -522,7 +522,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         if manifest is None:
             return Finding(
                 passed=False,
-                text=f"{file_at(folder, EXPORT_MANIFEST)} is not there, or not whole.",
+                text=f"{file_at(folder, EXPORT_MANIFEST)} is missing or incomplete.",
                 remedy="materialise exports again, which then writes this format anew",
             )
         trainers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
@@ -587,9 +587,9 @@ EXPORTS = WholeCorpus(
         ),
         Check(
             name=KEEP_THE_ORDER,
-            description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
-            "table has each trainer that reads it, by default and at its best. And no run has put rows that a trainer "
-            "may have read into another order without being told to (order.frozen_tokens).",
+            description="At least one trainer reads each export in the order of the plan, global batch for global "
+            "batch; a table lists each trainer that reads it, by default and at its best. No run has reordered rows "
+            "that a trainer may have read, unless order.frozen_tokens allows it.",
             check=_trainers_keep_the_order,
         ),
     ),
