@@ -101,7 +101,8 @@ def _asked_for(
             is not exported, or that `Export` does not read; a folder at a URL.
     """
     asset, shown = _name(pipeline, key), key.to_user_string()
-    possible: list[type] = [Results, *{OUTPUT: [Path], EXPORTS: [Export, Path]}.get(asset, [])]
+    others: dict[str, list[type]] = {OUTPUT: [Path], EXPORTS: [Export, Path]}
+    possible = [Results, *others.get(asset, [])]
     kind = annotation.typing_type
     if kind is Any:
         kind = Export if asset == EXPORTS else Results
