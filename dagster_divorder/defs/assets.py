@@ -16,9 +16,9 @@ from dagster_divorder.defs.neighbours import corpus_metadata, refuse_conflicts_i
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import (
     SETTINGS_RESOURCE,
+    for_this_run_alone,
     refuse_partial_run,
     settings_resource,
-    settings_table,
 )
 from dagster_divorder.defs.turns import turn
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -97,7 +97,7 @@ def _materialize(
     )
     metadata, tags = asset_metadata(Run(settings, store, graph), receipt, changed), None
     if settings != pipeline.settings:
-        metadata["for_this_run_alone"] = settings_table(settings, pipeline.settings)
+        metadata["for_this_run_alone"] = for_this_run_alone(settings, pipeline.settings)
         # Dagster itself tags with the code version of the definition, under the settings that all runs share.
         tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)}
     return dg.MaterializeResult(

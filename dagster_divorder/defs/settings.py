@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_divorder.defs.metadata import table
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import SettingsError
+from dagster_divorder.pipeline.changes import differences
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import RULES
 
@@ -101,14 +102,18 @@ def settings_file(file: Path | None) -> str:
     return str(file) if file else "no file; defaults and environment"
 
 
-def settings_table(settings: Settings, usual: Settings | None = None) -> dg.MetadataValue[Any]:
-    """The settings that are not as usual, by default those that are not at their defaults."""
-    dumps = [each.model_dump(mode="json") for each in (settings, usual or Settings())]
+def for_this_run_alone(settings: Settings, usual: Settings) -> str:
+    """What a run sets otherwise, such as `mixing.weights.books 0.3 -> 0.5`."""
+    dumps = [each.model_dump(mode="json") for each in (usual, settings)]
+    return ", ".join(change.removeprefix("settings.") for change in differences("settings", *dumps))
+
+
+def settings_table(settings: Settings) -> dg.MetadataValue[Any]:
+    """The settings that are not at their defaults."""
     values: dict[str, Any] = {}
-    for name, section in dumps[0].items():
-        other = dumps[1][name]
-        if isinstance(section, dict) and isinstance(other, dict):
-            values |= {f"{name}.{key}": value for key, value in section.items() if value != other.get(key)}
-        elif section != other:
-            values[name] = section
+    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
+        is_section = isinstance(section, dict)
+        values |= (
+            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
+        )
     return table([{"setting": name, "value": json.dumps(value)} for name, value in values.items()])

@@ -45,17 +45,15 @@ def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[st
     except ValidationError:  # written by a version with other settings
         return []
     dumps = [each.model_dump(mode="json", exclude=DECIDES_NOTHING) for each in (before, settings)]
-    differences: list[str] = []
+    changed: list[str] = []
     for section in dumps[1]:
         old, new = (dump[section] for dump in dumps)
         if not (isinstance(old, dict) and isinstance(new, dict)):
             old, new = {None: old}, {None: new}
         for field in new:
             if new[field] != old[field] and _decides(stage, settings, before, section, field):
-                differences += _differences(
-                    f"{section}.{field}" if field else section, old[field], new[field]
-                )
-    return differences
+                changed += differences(f"{section}.{field}" if field else section, old[field], new[field])
+    return changed
 
 
 def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
@@ -70,11 +68,12 @@ def _decides(stage: Stage, settings: Settings, before: Settings, section: str, f
         return True
 
 
-def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
+def differences(key: str, old: Any, new: Any) -> Iterator[str]:
+    """Where two values of a setting differ, each as `key old -> new`, the entries of tables one by one."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
-                yield from _differences(f"{key}.{name}", old.get(name), new.get(name))
+                yield from differences(f"{key}.{name}", old.get(name), new.get(name))
     else:
         yield f"{key} {_shown(old)} -> {_shown(new)}"
 

@@ -318,8 +318,8 @@ def test_shares_of_one_run_reach_all_that_they_concern_and_the_next_run_goes_bac
     documents = output.documents
     tokens = (documents["tokens"] * documents["repeats"]).groupby(documents["source"]).sum() / 4000
     assert tokens["sea.example"] == pytest.approx(0.25, abs=0.01)
-    rows = metadata_of(result)["news/repeats"]["for_this_run_alone"].records
-    assert [record.data["setting"] for record in rows] == ["mixing.weights"]
+    told = metadata_of(result)["news/repeats"]["for_this_run_alone"].value
+    assert told == "mixing.weights.sea.example 0.5 -> 0.1"
     # What the settings file says is not what was made: the UI and the plan both say so.
     assert "news/repeats" in unsynced(defs, instance)
     planned = {
