@@ -161,6 +161,8 @@ ALLOWED = {
         "engine",
         "store",
         "core",
+        "view",
+        "propose",
     },
 }
 
