@@ -147,7 +147,7 @@ def test_a_job_shows_the_settings_that_are_not_at_their_defaults(load: Load, con
         job = load().resolve_job_def(name)
         assert job.tags["divorder/settings"] == job.metadata["settings_file"].value == str(config)
         rows = {row["setting"]: row for row in rows_of(job.metadata["settings"])}
-        assert rows["clusters.k"]["value"] == "4"
+        assert float(rows["clusters.k"]["value"]) == 4
         assert rows["order.traits"]["value"] == '{"cluster": 1.0}'
         assert rows["store.path"]["value"] == f'"{config.parent / "store"}"'
         assert "clusters.method" not in rows and "seed" not in rows
