@@ -17,6 +17,7 @@ import dagster as dg
 from dagster._check import CheckError
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from dagster_divorder.defs.downstream import refuse_requests
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import settings_file
 from dagster_divorder.settings import fixed_beginning, is_in, written_places
@@ -60,11 +61,13 @@ def refuse_conflicts_in_run(context: dg.AssetExecutionContext, pipeline: Pipelin
 
 
 def refuse_conflicts(graph: BaseAssetGraph, pipeline: Pipeline) -> None:
-    """Check that no other corpus of a project writes where this one does, and that assets upstream write what it reads.
+    """Check that no other corpus of a project writes where this one does, that assets upstream write what it reads, and
+    that assets downstream ask for what there is.
 
     Raises:
         dg.DagsterInvalidDefinitionError: they do not; the message names both.
     """
+    refuse_requests(graph, pipeline)
     own = corpus_metadata(pipeline)
     corpora: dict[str, Mapping[str, str]] = {}
     for node in graph.asset_nodes:

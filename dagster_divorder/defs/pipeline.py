@@ -81,11 +81,15 @@ class Pipeline:
     def _spec(self, asset: str) -> dg.AssetSpec:
         """What Dagster shows of an asset, without its deps."""
         stage, needed = self.graph[asset], self.graph.needed(self.settings)
-        # Evidence that the clusters themselves need belongs to their group.
-        group = "embedding" if stage.group == "evidence" and asset in needed else stage.group
+        group = stage.group
+        if group == "evidence" and asset in needed:
+            group = "embedding"
+        elif group in ("embedding", "ordering") and asset not in needed:
+            # Its edges would cross those of what the output is made from.
+            group = "evidence"
         return dg.AssetSpec(
             [*self.key_prefix, asset],
-            description=stage.description,
+            description=stage.description_under(self.settings),
             group_name=self.group_name or self.named(group),
             code_version=self.code_version(asset),
             kinds=set(stage.kinds_under(self.settings)),
