@@ -230,6 +230,11 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
     assert "raw_docs (input.paths)" in str(refused.value)
 
 
+def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"upstream is \['docs'\]; expected, by asset"):
+        corpus(upstream=["docs"])
+
+
 EXTERNAL = '[embedding]\nkind = "external"\npath = "vectors.npy"\n'
 SCORED = '[curriculum]\nscore = "mine"\npath = "scores.npy"\n'
 
