@@ -45,7 +45,7 @@ def write_dagster_files(file: Path) -> tuple[list[Part], dict[str, str | None]]:
         f"  {config if workspace else ''}dagster dev",
         "  export DAGSTER_HOME=$PWD    # then divorder run shows there too; dagster-daemon needs it",
     ]
-    return parts, {"dagster": str(history), "workspace": workspace and str(workspace)}
+    return parts, {"dagster": str(history), "workspace": str(workspace) if workspace else None}
 
 
 def _history(path: Path) -> list[Part]:

@@ -111,7 +111,7 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
         InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
         or end of text.
     """
-    wanted = run.settings.order.frozen_tokens if wanted is None else wanted
+    wanted = (run.settings.order.frozen_tokens or 0) if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
         raise InputError(
