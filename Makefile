@@ -92,9 +92,10 @@ $(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
 test-trainers: trainers ## test exports with these trainers' own samplers and writers: a minute or two on two cores
 	@TRAINERS=$(TRAINERS) $(BIN)/python -m pytest tests/trainers/test_isolated.py
 
-lint: .venv/.dev ## check style and formatting
+lint: .venv/.dev ## check style, formatting and spelling
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/codespell $$(git ls-files)
 
 types: .venv/.dev ## check the types
 	@$(BIN)/mypy

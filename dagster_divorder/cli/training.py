@@ -55,7 +55,7 @@ def freeze(options: Options) -> Answer:
     """Keep what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, what is kept."""
     from dagster_divorder.forensics import plan_freeze
     from dagster_divorder.stages import open_run
-    from dagster_divorder.stages.mix.consumed import changed_by_the_last_run
+    from dagster_divorder.stages.mix.consumed import last_change
 
     settings = settings_of(options)
     asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
@@ -72,7 +72,8 @@ def freeze(options: Options) -> Answer:
             {**data, "reordered": None, "file": None},
         )
     planned = plan_freeze(settings, **(given or {"tokens": frozen}))
-    changed = changed_by_the_last_run(open_run(settings)) if planned.tokens else None
+    change = last_change(open_run(settings), by_the_last_run=True) if planned.tokens else None
+    changed = change and change.sentence
     file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
     parts: list[Part] = [*_frozen_lines(planned)]
     if changed:

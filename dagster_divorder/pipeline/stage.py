@@ -182,7 +182,7 @@ class Stage(ABC):
 
     name: str
     version: int
-    description: str
+    description: str | Callable[[Settings], str]
     reads: Sequence[str] | Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
@@ -226,6 +226,10 @@ class Stage(ABC):
     def kinds_under(self, settings: Settings) -> Collection[str]:
         """Libraries and formats of the result, under these settings."""
         return self.kinds(settings) if callable(self.kinds) else self.kinds
+
+    def description_under(self, settings: Settings) -> str:
+        """What the result is, under these settings."""
+        return self.description(settings) if callable(self.description) else self.description
 
     def fingerprint(self, settings: Settings) -> str:
         """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""

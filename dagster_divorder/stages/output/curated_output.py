@@ -442,9 +442,7 @@ def _difference(output: Multiset, planned: Multiset) -> str:
     for unit in ("records", "bytes"):
         if getattr(output, unit) != getattr(planned, unit):
             return f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
-    return (
-        f"as many, but other ones (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
-    )
+    return f"the same number, but others (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
 
 
 def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
@@ -488,7 +486,7 @@ CURATED_OUTPUT = WholeCorpus(
     group="output",
     then=("exports",),
     kinds={"json", "parquet"},
-    description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
+    description="The corpus in its new order: records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_curated_output_reads,
     # `lacks` looks into `output.path`; `inputs` have the format that `auto` came to.
@@ -508,7 +506,7 @@ CURATED_OUTPUT = WholeCorpus(
         Check(
             name="every_record_in_output",
             description="The output holds every accepted record that packing does not leave out, byte for byte, as "
-            "often as the input does. Compared are their number, their bytes, and the sum of their hashes.",
+            "often as the input does. The check compares their number, their bytes, and the sum of their hashes.",
             check=_every_record_in_output,
             blocking=True,
         ),
