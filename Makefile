@@ -23,7 +23,7 @@ INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.install
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test test-fast test-long test-cluster trainers test-trainers lint types format ui clean
+.PHONY: help install sample demo test test-fast test-long test-cluster trainers test-trainers lint types docs format ui clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
@@ -92,12 +92,20 @@ $(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
 test-trainers: trainers ## test exports with these trainers' own samplers and writers: a minute or two on two cores
 	@TRAINERS=$(TRAINERS) $(BIN)/python -m pytest tests/trainers/test_isolated.py
 
-lint: .venv/.dev ## check style and formatting
+lint: .venv/.dev ## check style, formatting and spelling
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/codespell $$(git ls-files)
 
 types: .venv/.dev ## check the types
 	@$(BIN)/mypy
+
+.venv/.docs: .venv/.installed
+	@$(PART) "what builds the site" $(PIP) -c constraints.txt -e '.[films,docs]'
+	@touch $@
+
+docs: .venv/.docs ## build the site, build/site/index.html; warnings are errors; half a minute
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site -d build/doctrees . build/site
 
 format: .venv/.dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix

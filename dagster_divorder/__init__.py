@@ -6,9 +6,11 @@ Public names load on first use; importing this package loads nothing heavy.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dagster_divorder.defs.component import DivOrderComponent
     from dagster_divorder.defs.factory import build_definitions
     from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "DivOrderComponent": "dagster_divorder.defs.component",
     "balance": "dagster_divorder.streams",
     "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
@@ -46,6 +49,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "DivOrderComponent",
     "Settings",
     "Topics",
     "balance",
@@ -74,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["DivOrderComponent"] if "dagster_dg_cli" in sys.modules else __all__

@@ -385,8 +385,8 @@ class InputBlock:
             "fields": [field.data(name, self.records) for name, field in self.fields.items()],
         }
 
-    def lines(self, folder: Path, constant: str | None) -> str:
-        """Its settings, for a file in `folder`. constant: a source for all records if no field has one."""
+    def lines(self, folder: Path, project: Path, constant: str | None) -> str:
+        """Its settings, for a file in `folder` of a project. constant: a source for all records if no field has one."""
         files = count(
             len(self.listing.files), f"{'JSONL' if self.listing.kind == 'jsonl' else 'Parquet'} file"
         )
@@ -399,7 +399,7 @@ class InputBlock:
         return "\n".join(
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records looked at: {fields}",
-                f"paths = [{', '.join(_toml(_relative(path, folder)) for path in self.paths)}]",
+                f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
                 f"format = {_toml(self.form)}  # {self.why}"
                 if self.structure
                 else f"text_field = {_toml(self.text)}  # {self.why}",
@@ -587,8 +587,9 @@ class Proposal:
             parts.append(stops if refused > allowed * looked_at else listed)
         return [*parts, *(Line(warning, "bad") for warning in repeats if warning)]
 
-    def toml(self, folder: Path) -> str:
-        """The settings, for a file that will lie in `folder`.
+    def toml(self, folder: Path, project: Path | None = None) -> str:
+        """The settings, for a file that will lie in `folder`. project: a folder around it, such as that of a Dagster
+        project, in whose `divorder/<name of folder>` files are written.
 
         Raises:
             InputError: the text field of an input is unknown; as `layout`.
@@ -599,7 +600,8 @@ class Proposal:
         layout, (length, batch) = self.layout, self.sequence
         # An existing folder is somebody else's, perhaps the input.
         names = itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
-        base = next(name for name in names if not (folder / name).exists())
+        beside = next(name for name in names if not (folder / name).exists())
+        base = _base(folder, project) if project else beside
         reader = "megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs"
         if self.trainer:
             reader = f"for {TRAINERS[self.trainer].title}"
@@ -614,7 +616,7 @@ class Proposal:
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
 
-{self._input_tables(folder)}
+{self._input_tables(folder, project or folder)}
 
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
@@ -626,22 +628,14 @@ base = "bootstrap"         # a small tokenizer trained here; better: the model t
 length = {length}
 batch = {batch}
 {self._packing()}
-[store]
-path = "{base}/store"      # what has been computed; can be deleted at the price of computing it again
-
-[output]
-path = "{base}/curated"
-
-[exports]                  # the training sequences, tokens and all
-{exports}
-path = "{base}/exports"
+{_places(base, exports)}
 {layout_lines}"""
 
-    def _input_tables(self, folder: Path) -> str:
+    def _input_tables(self, folder: Path, project: Path) -> str:
         header = "[[input]]" if self.several else "[input]"
         constants = _constants(self.blocks) if self.several else [None]
         return "\n\n".join(
-            f"{header}\n{block.lines(folder, constant)}"
+            f"{header}\n{block.lines(folder, project, constant)}"
             for block, constant in zip(self.blocks, constants, strict=True)
         )
 
@@ -924,11 +918,44 @@ def _checked(section: str, model: type[BaseModel], **values: int) -> None:
         ) from None
 
 
-def _relative(path: str, folder: Path) -> str:
+def _base(folder: Path, project: Path) -> str:
+    """The folder of files of settings that lie in a folder of a project, as these write it."""
+    return os.path.relpath(project / "divorder" / folder.name, folder)
+
+
+def _places(base: str, exports: str) -> str:
+    return f"""\
+[store]
+path = "{base}/store"      # what has been computed; can be deleted at the price of computing it again
+
+[output]
+path = "{base}/curated"
+
+[exports]                  # the training sequences, tokens and all
+{exports}
+path = "{base}/exports\""""
+
+
+def blank(folder: Path, project: Path) -> str:
+    """Settings that name no corpus yet, so that they are refused, for a file that will lie in a folder of a project."""
+    return f"""\
+# Settings of DivOrder. Every key, with its default: divorder.example.toml in the repository.
+# `divorder init FILES --config OTHER.toml` proposes settings from the fields of the records.
+
+[input]
+paths = []                 # fill in: files, folders or globs of the corpus, relative to this file
+text_field = "text"
+
+{_places(_base(folder, project), 'formats = ["parquet"]')}
+"""
+
+
+def _relative(path: str, folder: Path, project: Path) -> str:
+    """A path as settings in a folder write it: relative if it lies in the project."""
     if is_url(path):
         return path
     absolute = os.path.abspath(os.path.expanduser(path))
-    inside = os.path.commonpath([absolute, folder]) == str(folder)
+    inside = os.path.commonpath([absolute, project]) == str(project)
     return os.path.relpath(absolute, folder) if inside else absolute
 
 
@@ -941,8 +968,10 @@ def _key(name: str) -> str:
     return name if name.isascii() and name.replace("-", "_").isidentifier() else _toml(name)
 
 
-def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) -> Settings:
-    """Write a settings file for a corpus, and load it. replaces: an existing file.
+def write_settings(
+    proposal: Proposal, file: Path, *, replaces: bool = False, project: Path | None = None
+) -> Settings:
+    """Write a settings file for a corpus, and load it. replaces: an existing file. project: as for `Proposal.toml`.
 
     Raises:
         SettingsError: the file exists, or cannot be written.
@@ -950,7 +979,7 @@ def write_settings(proposal: Proposal, file: Path, *, replaces: bool = False) ->
     """
     if not replaces:
         refuse_existing(file)
-    text = proposal.toml(file.absolute().parent)
+    text = proposal.toml(file.absolute().parent, project)
     before = file.read_bytes() if replaces else None
     try:
         with open(file, "w" if replaces else "x", encoding="utf-8") as opened:

@@ -60,6 +60,7 @@ COMMANDS = {
     "stats": [],
     "explore": ["near-copies"],
     "where": ["--step", "0..1"],
+    "freeze": ["--step", "1"],
     "cut": ["--step", "0..1", "--write"],
     "init": ["docs.jsonl", "--config", "other.toml", "--yes"],
     "report": [],
@@ -83,7 +84,9 @@ def test_the_keys_of_an_answer_are_documented(
     if command in ("shards", "grid-shuffle", "report", "prune"):
         assert set(found) <= documented(command)
     else:
-        assert set(found) == documented(command)
+        # A summary runs nothing that could be reported.
+        without = {"reported"} if command == "summary" else set()
+        assert set(found) == documented(command) - without
 
 
 def test_every_command_is_documented() -> None:

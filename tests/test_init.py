@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import dagster_divorder
 from dagster_divorder.cli import main
@@ -763,25 +764,96 @@ def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no input has a field 'fr'" in capsys.readouterr().err
 
 
-# Dagster's history --------------------------------------------------------------------------------------------------
+# Dagster's files ----------------------------------------------------------------------------------------------------
 
 
-def test_dagster_yaml_is_written_on_request_and_never_over_another(
+def test_dagsters_files_are_written_on_request_and_are_those_of_this_repository(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", GOOD)
     initialised("docs.jsonl")
-    assert not Path("dagster.yaml").exists()
-    assert "divorder init --dagster writes the dagster.yaml" in capsys.readouterr().out
+    assert not Path("dagster.yaml").exists() and not Path("workspace.yaml").exists()
+    assert "divorder init --dagster writes the files" in capsys.readouterr().out
     assert main(["init", "--dagster"]) == 0
-    assert "  dagster dev -m dagster_divorder.definitions\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"start Dagster in {tmp_path}:\n  dagster dev\n" in said
     repository = Path(dagster_divorder.__file__).parents[1]
-    assert Path("dagster.yaml").read_bytes() == (repository / "dagster.yaml").read_bytes()
-    Path("dagster.yaml").write_text("# mine", encoding="utf-8")
+    for name in ("dagster.yaml", "workspace.yaml"):
+        assert Path(name).read_bytes() == (repository / name).read_bytes()
     assert main(["--config", "a b.toml", "init", "docs.jsonl", "--dagster"]) == 0
     said = capsys.readouterr().out
-    assert "dagster.yaml is there already, and stays as it is" in said
-    assert "  DIVORDER_CONFIG='a b.toml' dagster dev" in said
-    assert Path("dagster.yaml").read_text(encoding="utf-8") == "# mine"
+    assert said.count("is there already, and stays as it is\n") == 2 and "add to" not in said
+    assert "  DIVORDER_CONFIG='a b.toml' dagster dev\n" in said
     assert main(["init"]) == 1
     assert "no corpus is named" in capsys.readouterr().err
+
+
+def test_dagsters_files_of_a_project_stay_and_what_to_add_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {
+        "dagster.yaml": "run_storage: {module: mine}\n",
+        "workspace.yml": "load_from: [{python_file: mine.py}]\n",
+    }
+    for name, text in own.items():
+        Path(name).write_text(text, encoding="utf-8")
+    assert main(["init", "--dagster", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out) == {
+        "dagster": str(tmp_path / "dagster.yaml"),
+        "workspace": str(tmp_path / "workspace.yml"),
+    }
+    assert main(["init", "--dagster"]) == 0
+    said = capsys.readouterr().out
+    assert {name: Path(name).read_text(encoding="utf-8") for name in own} == own
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(own)
+    (nux,) = re.findall("^  (nux: .*)$", said, re.M)
+    assert yaml.safe_load(nux) == {"nux": {"enabled": False}} and "storage:" not in said
+    # What is to be added makes of the project's own file one that is complete.
+    (location,) = re.findall("add to its load_from:\n  (.*)\n", said)
+    Path("workspace.yml").write_text(
+        f"load_from:\n  - python_file: mine.py\n  {location}\n", encoding="utf-8"
+    )
+    Path("dagster.yaml").write_text(f"{own['dagster.yaml']}{nux}\n", encoding="utf-8")
+    ours = yaml.safe_load((Path(dagster_divorder.__file__).parents[1] / "workspace.yaml").read_text())
+    assert yaml.safe_load(Path("workspace.yml").read_text())["load_from"][1:] == ours["load_from"]
+    assert main(["init", "--dagster"]) == 0
+    assert "add to" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "block", ["[tool.dagster]\nmodule_name = 'mine'\n", "[tool.dg.project]\nroot_module = 'mine'\n"]
+)
+def test_a_project_that_names_its_definitions_gets_no_workspace(
+    block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dagster dev` does not read a workspace file beside such a project."""
+    Path("pyproject.toml").write_text(block, encoding="utf-8")
+    assert main(["init", "--dagster"]) == 0
+    said = capsys.readouterr().out
+    assert not Path("workspace.yaml").exists() and Path("dagster.yaml").exists()
+    assert 'dg.Definitions.merge(defs, build_definitions("divorder.toml"))' in said
+    Path("pyproject.toml").write_text("[tool", encoding="utf-8")
+    Path("dagster.yaml").unlink()
+    assert main(["init", "--dagster"]) == 1
+    assert "the files of Dagster cannot be written into" in capsys.readouterr().err
+    assert not Path("dagster.yaml").exists()
+
+
+@pytest.mark.slow
+def test_dagster_finds_the_corpus_and_its_history_with_the_files_alone(tmp_path: Path) -> None:
+    import dagster as dg
+
+    write_jsonl(tmp_path / "docs.jsonl", GOOD)
+    assert main(["init", "docs.jsonl", "--yes", "--dagster"]) == 0
+    environment = {name: value for name, value in os.environ.items() if "DAGSTER" not in name}
+    checked = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "Validation successful for code location divorder" in checked.stdout + checked.stderr
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert not instance.nux_enabled
+        assert (tmp_path / ".dagster_home/storage").is_dir()

@@ -52,7 +52,15 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-def test_the_code_location_loads_no_model_library() -> None:
+def test_commands_of_dg_load_the_component_alone() -> None:
+    look = "; [getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
+    heavy = {"numpy", "pyarrow"}
+    assert loaded(f"import dagster_divorder, dagster_dg_cli{look}").isdisjoint(heavy)
+    assert loaded(f"import dagster_divorder{look}") >= heavy
+
+
+@pytest.mark.slow
+def test_the_code_location_loads_no_model_library(monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = {
         "torch",
         "transformers",
@@ -64,6 +72,8 @@ def test_the_code_location_loads_no_model_library() -> None:
         "tokenizers",
         "gigatoken",
     }
+    # Loading definitions makes no request.
+    monkeypatch.setenv("DIVORDER_INPUT__PATHS", '["https://example.org/docs.jsonl"]')
     found = loaded("import dagster_divorder.definitions")
     assert found.isdisjoint(heavy), found & heavy
     assert "dagster" in found
@@ -140,7 +150,18 @@ ALLOWED = {
     },
     "results.py": {"stages", "chats", "pipeline", "write", "corpus", "store", "view", "core"},
     "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose"},
-    "defs": {"defs", "pipeline", "write", "corpus", "engine", "store"},
+    "defs": {
+        "defs",
+        "stages",
+        "results",
+        "readers",
+        "propose",
+        "pipeline",
+        "write",
+        "corpus",
+        "engine",
+        "store",
+    },
 }
 
 

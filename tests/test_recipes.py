@@ -213,15 +213,22 @@ def appending(case: Case) -> None:
     assert documents["cluster"].tolist()[: len(clusters)] == clusters
 
 
-@recipe("My trainer is in the middle of a run, and there is new data")
+@recipe("I appended data: do trained batches stay?")
 def frozen(case: Case) -> None:
     case.run()
     before = case.exported()
     case.append(40, 40)
-    case.run(*case.recipe, {"order": {"frozen_tokens": FROZEN}})
+    assert "order.frozen_tokens is unset" in case.divorder("plan")
+    chosen = {"order": {"frozen_tokens": FROZEN}}
+    case.write(*case.recipe, chosen)
+    assert "order.frozen_tokens is unset" not in case.divorder("plan")
+    case.run(*case.recipe, chosen)
     after = case.exported()
     assert after[:32] == before[:32]
     assert len(after) > 1.5 * len(before)
+    case.append(80, 40)
+    case.write()
+    assert f"changed from row 0 of {len(after)} on" in " ".join(case.divorder("run").split())
 
 
 @recipe("My documents are books")

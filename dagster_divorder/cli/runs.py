@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_divorder.cli.dagster_files import write_dagster_files
 from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
-from dagster_divorder.errors import InputError, MissingStageError, SettingsError
+from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.units import byte_size
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 
 Figures = Mapping[str, Mapping[str, Any]]
+NO_DAGSTER = "in Dagster, too: divorder init --dagster writes the files that `dagster dev` needs here"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file, and with --dagster the dagster.yaml beside it; the fields of the records, and their use.
+    """Write a settings file, with --dagster those of Dagster too; the fields of the records, and their use.
 
     Raises:
         InputError: no corpus is named; as `propose.look` and `Proposal.toml`.
@@ -42,7 +44,7 @@ def init(options: Options) -> Answer:
 
     file = Path(config_of(options) or DEFAULT_FILE)
     if not options.paths and options.dagster:
-        return Answer(_keep_history(file), {"dagster": str(_history_file(file))})
+        return Answer(*write_dagster_files(file))
     try:
         proposal, fields, replaces = _proposed(options, file)
     except KeyboardInterrupt:
@@ -52,6 +54,9 @@ def init(options: Options) -> Answer:
     verb = "it reads" if any(block.structure for block in proposal.blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused, allowed = proposal.refusals
+    dagster_parts, dagster_files = (
+        write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
+    )
     return Answer(
         [
             f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
@@ -62,7 +67,7 @@ def init(options: Options) -> Answer:
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
             *_verify_line(proposal, settings, option),
-            *(_keep_history(file) if options.dagster else [NO_HISTORY]),
+            *dagster_parts,
         ],
         {
             "settings": str(file),
@@ -77,7 +82,7 @@ def init(options: Options) -> Answer:
             "exports": settings.exports.model_dump(
                 mode="json", include={"formats", "world_size", "micro_batch", "workers"}
             ),
-            "dagster": str(_history_file(file)) if options.dagster else None,
+            **dagster_files,
         },
     )
 
@@ -132,33 +137,6 @@ def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[st
     ]
 
 
-DAGSTER_FILE = "dagster.yaml"
-NO_HISTORY = "in Dagster, too: divorder init --dagster writes the dagster.yaml that keeps its history"
-
-
-def _history_file(file: Path) -> Path:
-    """The dagster.yaml beside a settings file."""
-    return file.absolute().parent / DAGSTER_FILE
-
-
-def _keep_history(file: Path) -> list[Part]:
-    """Write the dagster.yaml beside a settings file, unless it exists; how to start Dagster."""
-    path, ours = _history_file(file), Path(__file__).parents[1] / "defs" / DAGSTER_FILE
-    exists = path.exists()
-    try:
-        if not exists:
-            path.write_bytes(ours.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
-    config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
-    role = "is there already, and stays as it is" if exists else "keeps the history of Dagster"
-    return [
-        f"{path} {role}; start Dagster in its folder:",
-        f"  {config}dagster dev -m dagster_divorder.definitions",
-        "  export DAGSTER_HOME=$PWD    # for commands that insist on a home, such as dagster-daemon",
-    ]
-
-
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     """What a run would do, a row a stage, and the bytes in the store. everything: with all evidence. disk: by part."""
     from dagster_divorder.pipeline.plan import make_plan
@@ -183,6 +161,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         parts.append("~: rough, as on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
+    if planned.choice:
+        parts += ["", Line(planned.choice, "bad")]
     return Answer(parts, asdict(planned))
 
 
@@ -214,6 +194,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
+    from dagster_divorder.stages.mix.consumed import last_change
     from dagster_divorder.view import schedule
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
@@ -255,6 +236,8 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         parts.append(
             f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
         )
+    change = last_change(run, by_the_last_run=True) if output else None
+    parts += [Line(change.sentence, "bad")] if change else []
     return Answer(
         parts,
         {
@@ -271,6 +254,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
+            **({"reordered": change.sentence if change else None} if output else {}),
             "stages": stages,
         },
     )
@@ -481,6 +465,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Run the stages of an output, and make the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
     from dagster_divorder.stages import GRAPH, run_all
+    from dagster_divorder.write.curated import BESIDE
 
     stage = "ordering_report"
     evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
@@ -496,7 +481,10 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         page = Path(figures["path"]).absolute()
         opened = [
             webbrowser.open(path.as_uri())
-            for path in (page, *sorted(page.parent.glob("ordering_animation*.mp4")))
+            for path in (
+                page,
+                *sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4"))),
+            )
         ]
         if not all(opened):
             browser = next(filter(shutil.which, BROWSERS), "open")
@@ -527,8 +515,8 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     if freed.documents and not dry_run:
         parts += [
             "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
-            "too; the next run makes them anew. A bootstrap base model that was trained on them still knows some of",
-            "their words: divorder run --refit model trains another.",
+            "too; the next run makes them anew, but not the pages and films of earlier outputs. A bootstrap base model",
+            "that was trained on them still knows some of their words: divorder run --refit model trains another.",
         ]
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
 
@@ -558,7 +546,8 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dagster",
         action="store_true",
-        help="also write the dagster.yaml that keeps the history; alone, only that",
+        help="also write dagster.yaml and workspace.yaml, with which `dagster dev` shows the corpus here and keeps its "
+        "history; alone, only these",
     )
 
 

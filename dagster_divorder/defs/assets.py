@@ -12,8 +12,15 @@ from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.downstream import RESULTS_IO, results_io
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import asset_metadata
+from dagster_divorder.defs.neighbours import corpus_metadata, refuse_conflicts_in_run
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.settings import SETTINGS_RESOURCE, refuse_partial_run, settings_resource
+from dagster_divorder.defs.settings import (
+    SETTINGS_RESOURCE,
+    refuse_partial_run,
+    settings_resource,
+    settings_table,
+)
+from dagster_divorder.defs.turns import turn
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
@@ -32,39 +39,32 @@ def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
         pipeline.named(SETTINGS_RESOURCE): settings_resource(pipeline),
         pipeline.named(RESULTS_IO): results_io(pipeline),
     }
-    reads = pipeline.graph.asset_upstream(pipeline.settings)
-    return [_asset(pipeline, resources, name, before) for name, before in reads.items()]
+    return [_asset(pipeline, resources, name) for name in pipeline.specs]
 
 
 def _asset(
-    pipeline: Pipeline, resources: Mapping[str, dg.ResourceDefinition], name: str, reads: tuple[str, ...]
+    pipeline: Pipeline, resources: Mapping[str, dg.ResourceDefinition], name: str
 ) -> dg.AssetsDefinition:
-    graph, settings = pipeline.graph, pipeline.settings
-    stage, needed = graph[name], graph.needed(settings)
-    group = stage.group
-    if group == "evidence" and name in needed:
-        group = "embedding"
-    elif group in ("embedding", "ordering") and name not in needed:
-        # Its edges would cross those of what the output is made from.
-        group = "evidence"
+    stage, spec = pipeline.graph[name], pipeline.specs[name]
     resource_key = pipeline.named(SETTINGS_RESOURCE)
 
     @dg.asset(
-        key=pipeline.key(name),
-        deps=[*map(pipeline.key, reads), *pipeline.upstream.get(name, ())],
-        code_version=pipeline.code_version(name),
-        description=stage.description_under(settings),
-        group_name=pipeline.group_name or pipeline.named(group),
-        kinds=set(stage.kinds_under(settings)),
-        tags=pipeline.tags,
-        owners=pipeline.owners,
+        key=spec.key,
+        deps=spec.deps,
+        code_version=spec.code_version,
+        description=spec.description,
+        group_name=spec.group_name,
+        tags=spec.tags,
+        owners=spec.owners,
+        metadata={**spec.metadata, **corpus_metadata(pipeline)},
+        freshness_policy=spec.freshness_policy,
         check_specs=check_specs(pipeline, stage),
-        automation_condition=condition(pipeline, name),
+        automation_condition=spec.automation_condition or condition(pipeline, name),
         resource_defs=resources,
         required_resource_keys={resource_key},
         io_manager_key=pipeline.named(RESULTS_IO),
         # Steps run one after another: evidence waits for the output.
-        op_tags={"dagster/priority": "0" if name in needed else "-1"},
+        op_tags={"dagster/priority": "0" if name in pipeline.graph.needed(pipeline.settings) else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         # Dagster knows the result of an asset with checks by the bare name alone.
@@ -78,6 +78,7 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
     graph = pipeline.graph
+    refuse_conflicts_in_run(context, pipeline)
     refuse_partial_run(context, pipeline, settings, stage.name)
     resend_interrupts()
     store = store_of(settings.store)
@@ -85,7 +86,8 @@ def _materialize(
     # The sensor knows its own runs by the store, whoever started them.
     _tag(context.instance, context.run.run_id, store_names(store)[0])
     parts = graph.step(settings, stage.name)
-    receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
+    with turn(context.run.run_id, store.real_place, stage.name, context.log.info):
+        receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
     figures = receipt.figures
     changed = receipt.version != before
     context.log.info(
@@ -93,11 +95,13 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
-    # Dagster itself tags with the code version of the definition, under the settings that all runs share.
-    own = settings != pipeline.settings
-    tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)} if own else None
+    metadata, tags = asset_metadata(Run(settings, store, graph), receipt, changed), None
+    if settings != pipeline.settings:
+        metadata["for_this_run_alone"] = settings_table(settings, pipeline.settings)
+        # Dagster itself tags with the code version of the definition, under the settings that all runs share.
+        tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)}
     return dg.MaterializeResult(
-        metadata=asset_metadata(Run(settings, store, graph), receipt, changed),
+        metadata=metadata,
         data_version=dg.DataVersion(receipt.version),
         tags=tags,
         check_results=check_results(pipeline, stage, settings),

@@ -1,4 +1,10 @@
-"""Runs that start by themselves: a sensor on the input files, on by default, and a daily schedule, off by default."""
+"""Runs that start by themselves: sensors on input files and on assets upstream, and a daily schedule, which is off by
+default.
+
+Together the two sensors start one run for one change. Neither starts one while a run on the store is under way. The
+sensor on files waits for assets upstream that are being made; the other one passes over updates from before the last
+run began to read. An update while a run is under way is answered after that run.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import StoreBusyError, printable
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.output.exports import KEEP_THE_ORDER
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 
@@ -46,8 +53,45 @@ def condition(pipeline: Pipeline, asset: str) -> dg.AutomationCondition | None:
     followed = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
     if asset not in pipeline.upstream:
         return followed
-    updated = dg.AutomationCondition.any_deps_updated().since_last_handled()
-    return (updated | followed) & ~dg.AutomationCondition.in_progress()
+    others = dg.AssetSelection.assets(*(dep.asset_key for dep in pipeline.upstream[asset]))
+    updated = dg.AutomationCondition.any_deps_updated().allow(others)
+    being_made = dg.AutomationCondition.any_deps_in_progress().allow(others)
+    asked_for = updated.since(dg.AutomationCondition.newly_requested())
+    return (asked_for & ~being_made & _Unread(pipeline, asset)) | followed
+
+
+class _Unread(dg.AutomationCondition[dg.AssetKey]):
+    """Whether the last update upstream was not read by a run, and no run on the store is under way."""
+
+    def __init__(self, pipeline: Pipeline, asset: str) -> None:
+        self.store = store_of(pipeline.settings.store)
+        self.upstream = [dep.asset_key for dep in pipeline.upstream[asset]]
+
+    @property
+    def name(self) -> str:
+        return "not read by a run, and none is under way"
+
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+        instance = context.asset_graph_view.instance
+        unread = not _runs_on(instance, self.store) and not self._is_read(instance, context.key)
+        return dg.AutomationResult(
+            context, context.candidate_subset if unread else context.get_empty_subset()
+        )
+
+    def _is_read(self, instance: dg.DagsterInstance, asset: dg.AssetKey) -> bool:
+        made = instance.get_latest_materialization_event(asset)
+        if made is None:
+            return False
+        starts = instance.get_records_for_run(made.run_id, of_type=dg.DagsterEventType.STEP_START).records
+        begun = [start.timestamp for start in starts if start.event_log_entry.step_key == made.step_key]
+        entries = [record.asset_entry for record in instance.get_asset_records(self.upstream)]
+        events = [
+            event
+            for entry in entries
+            for event in (entry.last_materialization_record, entry.last_observation_record)
+            if event
+        ]
+        return bool(begun) and all(event.timestamp < max(begun) for event in events)
 
 
 def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinition:
@@ -59,6 +103,12 @@ def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinitio
         target=dg.AssetSelection.assets(*map(pipeline.key, assets)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=LONGEST_INTERVAL,
+        # For conditions of our own.
+        use_user_code_server=True,
+        run_tags={
+            WHY: "an asset upstream was updated",
+            STORE: store_of(pipeline.settings.store).real_place,
+        },
         description="Makes the output anew when an asset is updated that these assets come after. Only what is new is "
         "computed.",
     )
@@ -69,6 +119,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
 
     graph, settings = pipeline.graph, pipeline.settings
     store, curate = store_of(settings.store), pipeline.named(CURATE)
+    upstream = [dep.asset_key for dep in pipeline.upstream.get("raw_docs", ())]
 
     @dg.sensor(
         name=pipeline.named("watch_input"),
@@ -80,23 +131,46 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         description=f"Starts {curate} when an input file is new, has grown or has changed, once it has been still for "
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason | dg.SensorResult:
         runs = _our_runs(context, store)
         if dead := fail_dead_runs(context.instance, pipeline, runs):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
+
+        def in_progress() -> str | None:
+            return run_in_progress(_our_runs(context, store)) or _being_made(context.instance, upstream)
+
         cursor = Cursor.from_json(context.cursor)
-        verdict = check_input(graph, settings, cursor, time.time(), lambda: run_in_progress(runs))
+        verdict = check_input(graph, settings, cursor, time.time(), in_progress)
         if 0 < verdict.settling <= HELD_SECONDS:
             time.sleep(verdict.settling)
-            runs = _our_runs(context, store)
-            verdict = check_input(graph, settings, verdict.cursor, time.time(), lambda: run_in_progress(runs))
+            verdict = check_input(graph, settings, verdict.cursor, time.time(), in_progress)
+        if verdict.start and _in_use(store):
+            return dg.SkipReason(
+                "the store is in use, as by `divorder run`; the input is looked at again then"
+            )
         if verdict.cursor != cursor:
             context.update_cursor(verdict.cursor.to_json())
         if not verdict.start:
-            return dg.SkipReason(printable(verdict.reason))
+            skip = dg.SkipReason(printable(verdict.reason))
+            waits = verdict.cursor.waits not in (None, cursor.waits)
+            return _asks(pipeline, skip) if waits and settings.exports.formats else skip
         return dg.RunRequest(tags={WHY: verdict.reason, STORE: store_names(store)[0]})
 
     return sensor
+
+
+def _asks(pipeline: Pipeline, skip: dg.SkipReason) -> dg.SensorResult:
+    """A change has begun to wait for a choice about the exports. Their check fails, since the page of an asset shows
+    that, and reasons of sensors only after a click."""
+    finding = dg.AssetCheckEvaluation(
+        asset_key=pipeline.key("exports"),
+        check_name=KEEP_THE_ORDER,
+        passed=False,
+        metadata={},
+        severity=dg.AssetCheckSeverity.WARN,
+        description=skip.skip_message,
+    )
+    return dg.SensorResult(skip_reason=skip, asset_events=[finding])
 
 
 def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.DagsterRun]:
@@ -105,14 +179,30 @@ def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.Dags
     A run has the tag once its first asset has begun; a run of the sensor has it from the beginning. Runs of a command
     line belong to no location.
     """
-    runs = context.instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags={STORE: store_names(store)}))
     here = context.code_location_origin
     return [
         run
-        for run in runs
+        for run in _runs_on(context.instance, store)
         if (origin := run.remote_job_origin) is None
         or (here and origin.repository_origin.code_location_origin.location_name == here.location_name)
     ]
+
+
+def _runs_on(instance: dg.DagsterInstance, store: Store) -> Sequence[dg.DagsterRun]:
+    """Runs under way that are tagged with a store."""
+    return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags={STORE: store_names(store)}))
+
+
+def _being_made(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey]) -> str | None:
+    """A message about the first of these assets that a run is going to update; None if there is none."""
+    for asset in assets:
+        planned = instance.get_latest_planned_materialization_info(asset)
+        run = planned and instance.get_run_by_id(planned.run_id)
+        if run and run.status in _UNDER_WAY:
+            made = instance.get_latest_materialization_event(asset)
+            if made is None or made.run_id != run.run_id:
+                return f"run {run.run_id[:8]} makes {asset.to_user_string()}"
+    return None
 
 
 def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
@@ -155,8 +245,13 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
     last = instance.get_records_for_run(run_id, limit=1, ascending=False).records
     if last and time.time() - last[0].event_log_entry.timestamp < SILENT_SECONDS:
         return True
+    return _in_use(store_of(settings.store))
+
+
+def _in_use(store: Store) -> bool:
+    """Whether a process works on a store."""
     try:
-        with store_of(settings.store).lease(wait=False):
+        with store.lease(wait=False):
             return False
     except StoreBusyError:
         return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -15,56 +16,69 @@ from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, follow_upstream, watch_input
 from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.errors import DivOrderError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.settings import Settings, config_file, load_settings
+from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.state import load_receipt
 
 
 def build_definitions(
     settings: Settings | str | os.PathLike[str] | None = None,
     *,
+    file: Path | None = None,
     key_prefix: str | Sequence[str] | None = None,
     group_name: str | None = None,
-    upstream: Mapping[str, Sequence[dg.AssetKey]] | None = None,
+    upstream: Mapping[str, Any] | None = None,
     executor: dg.ExecutorDefinition | None = None,
     automation: bool = True,
     tags: Mapping[str, str] | None = None,
     owners: Sequence[str] | None = None,
+    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None,
 ) -> dg.Definitions:
     """The assets, jobs, sensors and schedules of a corpus, to be merged with any others.
 
     Settings are bound to the assets. Two corpora in one code location need two prefixes.
 
     Args:
-        settings: settings, or their file; None: as `load_settings` finds them.
-        key_prefix: first parts of every asset key; joined by underscores they begin the names of jobs, sensors,
-            schedules, resources and groups too.
+        settings: settings, or their file; None: as `load_settings` finds them. Relative paths lie in the file's folder,
+            without a file in the working directory.
+        file: the file that given settings are from, to show it.
+        key_prefix: first parts of every asset key, such as "news" or "text/news"; joined by underscores they begin the
+            names of jobs, sensors, schedules, resources and groups too.
         group_name: one group for all assets; by default a group for each part of the pipeline.
-        upstream: by asset, such as "raw_docs", the assets that write what it reads. An update of one starts a run.
+        upstream: by asset that reads files (raw_docs, external_embeddings, scores), the assets that write them: a list
+            of keys, such as "docs" or "raw/docs", or of what `deps` takes. An update of one starts a run.
         executor: default: Dagster's own, or the one that the project sets.
         automation: whether there are the sensors that start a run on new input, and the schedule.
         tags, owners: of every asset.
+        translation: from the spec of an asset to the one to show: another key, group, description, metadata, tags,
+            owners, kinds or automation condition.
 
     Raises:
         dg.DagsterInvalidDefinitionError: settings cannot be used, or there is no input and no asset upstream writes
             it.
     """
     try:
-        file = None if isinstance(settings, Settings) else config_file(settings, os.environ)
-        loaded = settings if isinstance(settings, Settings) else load_settings(settings)
+        if isinstance(settings, Settings):
+            loaded = anchored(settings, Path.cwd())
+        else:
+            file, loaded = config_file(settings, os.environ), load_settings(settings)
         if "raw_docs" not in (upstream or {}):
-            find_inputs(loaded)
+            _check_input(loaded)
         pipeline = Pipeline(
             GRAPH,
             recognised(loaded),
             file,
-            (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ()),
+            tuple(key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()),
             group_name,
-            upstream or {},
+            {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()},
             tags or {},
             owners or (),
             automation,
+            translation,
         )
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
@@ -72,14 +86,45 @@ def build_definitions(
     return definitions(pipeline, executor)
 
 
+def _check_input(settings: Settings) -> None:
+    """Check that there is input. A look at a URL is a request, so a run looks there. A folder that an earlier run has
+    read may be empty for a while: the sensor waits for files.
+
+    Raises:
+        InputError: there is none.
+    """
+    if any(map(is_url, settings.input.paths)):
+        return
+    try:
+        find_inputs(settings)
+    except InputError:
+        paths = map(fixed_beginning, settings.input.paths)
+        if not all(map(os.path.exists, paths)) or load_receipt(store_of(settings.store), "raw_docs") is None:
+            raise
+
+
+def _deps(written_by: Any) -> list[dg.AssetDep]:
+    """Assets upstream as deps: from one, or from a list."""
+    deps = []
+    # Dagster's keys, specs and deps are tuples too.
+    for asset in written_by if type(written_by) in (list, tuple) else [written_by]:
+        if isinstance(asset, str):
+            deps.append(dg.AssetDep(dg.AssetKey.from_user_string(asset)))
+        elif isinstance(asset, dg.AssetsDefinition):
+            deps += map(dg.AssetDep, asset.keys)
+        else:
+            deps.append(asset if isinstance(asset, dg.AssetDep) else dg.AssetDep(asset))
+    return deps
+
+
 def definitions(pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None) -> dg.Definitions:
     """Dagster's definitions of a pipeline."""
     starts_itself = pipeline.automation and OUTPUT in pipeline.graph
-    sensors: list[Any] = [watch_input(pipeline)] if starts_itself else []
-    if starts_itself and pipeline.upstream:
-        sensors.append(follow_upstream(pipeline))
-    # Resources of an asset's own are in beta; in our use they are stable.
+    # Resources of an asset's own, and conditions of our own, are in beta; in our use they are stable.
     with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
+        sensors: list[Any] = [watch_input(pipeline)] if starts_itself else []
+        if starts_itself and pipeline.upstream:
+            sensors.append(follow_upstream(pipeline))
         return dg.Definitions(
             assets=assets(pipeline),
             jobs=jobs(pipeline),

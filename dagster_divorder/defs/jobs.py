@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.defs.neighbours import CorpusSelection
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import SETTINGS_NOTE, settings_file, settings_table
 from dagster_divorder.errors import DivOrderError
@@ -57,7 +58,7 @@ def jobs(pipeline: Pipeline) -> list[Any]:
             asset_jobs.append(
                 dg.define_asset_job(
                     pipeline.named(name),
-                    dg.AssetSelection.assets(*map(pipeline.key, selection)),
+                    CorpusSelection(pipeline, selection),
                     description=f"{description}\n\nSettings: {file}. {SETTINGS_NOTE}",
                     metadata=shown,
                     tags={SETTINGS: file},

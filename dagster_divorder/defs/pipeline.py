@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
 
@@ -19,11 +20,13 @@ class Pipeline:
 
     file: the settings file, None without one. key_prefix: first parts of every asset key; its parts, joined by
     underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
-    upstream: by asset, the assets of others that it comes after. tags, owners: of every asset. automation: whether runs
-    start by themselves.
+    upstream: by asset, the assets of others that write files that it reads. tags, owners: of every asset. automation:
+    whether runs start by themselves. translation: from the spec of an asset to the one that the project shows. specs:
+    by asset, after translation.
 
     Raises:
-        SettingsError: a part of the prefix is no name, or upstream names an asset that these settings do not have.
+        SettingsError: a part of the prefix is no name, upstream names an asset that reads no files of others, or
+            translation changes what decides when an asset is made, or gives two assets one key.
     """
 
     graph: Graph
@@ -31,19 +34,82 @@ class Pipeline:
     file: Path | None = None
     key_prefix: tuple[str, ...] = ()
     group_name: str | None = None
-    upstream: Mapping[str, Sequence[dg.AssetKey]] = field(default_factory=dict)
+    upstream: Mapping[str, Sequence[dg.AssetDep]] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     owners: Sequence[str] = ()
     automation: bool = True
+    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None
+    specs: Mapping[str, dg.AssetSpec] = field(init=False)
 
     def __post_init__(self) -> None:
         check_key_prefix(self.key_prefix)
+        reads = self.graph.asset_upstream(self.settings)
         for asset in self.upstream:
-            one_of("upstream", asset, self.graph.asset_upstream(self.settings))
+            if asset not in self.files_read:
+                reading = ", ".join(f"{name} ({setting})" for name, (setting, _) in self.files_read.items())
+                raise SettingsError(
+                    f"upstream names {asset!r}, which reads no files of others under these settings; expected one of "
+                    f"the assets that do: {reading}"
+                )
+        specs = {asset: self._translated(self._spec(asset)) for asset in reads}
+        assets: dict[dg.AssetKey, str] = {}
+        for asset, spec in specs.items():
+            if assets.setdefault(spec.key, asset) != asset:
+                raise SettingsError(
+                    f"translation gives {assets[spec.key]} and {asset} the key {spec.key.to_user_string()!r}; expected "
+                    "a key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
+                )
+        for asset, before in reads.items():
+            deps: list[Any] = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
+            specs[asset] = specs[asset].replace_attributes(deps=deps)
+        object.__setattr__(self, "specs", specs)
+
+    @property
+    def files_read(self) -> dict[str, tuple[str, Sequence[str]]]:
+        """By asset that reads files which others may write: the setting that names them, and their paths."""
+        embedding, curriculum = self.settings.embedding.path, self.settings.curriculum.path
+        reads: dict[str, tuple[str, Sequence[str]]] = {
+            "raw_docs": ("input.paths", self.settings.input.paths),
+            "external_embeddings": ("embedding.path", [str(embedding)] if embedding else []),
+            "scores": ("curriculum.path", [str(curriculum)] if curriculum else []),
+        }
+        assets = self.graph.asset_upstream(self.settings)
+        return {
+            name: (setting, paths) for name, (setting, paths) in reads.items() if name in assets and paths
+        }
+
+    def _spec(self, asset: str) -> dg.AssetSpec:
+        """What Dagster shows of an asset, without its deps."""
+        stage, needed = self.graph[asset], self.graph.needed(self.settings)
+        group = stage.group
+        if group == "evidence" and asset in needed:
+            group = "embedding"
+        elif group in ("embedding", "ordering") and asset not in needed:
+            # Its edges would cross those of what the output is made from.
+            group = "evidence"
+        return dg.AssetSpec(
+            [*self.key_prefix, asset],
+            description=stage.description_under(self.settings),
+            group_name=self.group_name or self.named(group),
+            code_version=self.code_version(asset),
+            kinds=set(stage.kinds_under(self.settings)),
+            tags=self.tags,
+            owners=self.owners,
+        )
+
+    def _translated(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        translated = self.translation(spec) if self.translation else spec
+        for name in ("deps", "code_version", "partitions_def", "skippable"):
+            if getattr(translated, name) != getattr(spec, name):
+                remedy = "name assets of yours in upstream" if name == "deps" else "leave it out"
+                raise SettingsError(
+                    f"translation sets {name} of {spec.key.path[-1]}, which the settings decide; {remedy}"
+                )
+        return translated
 
     def key(self, asset: str) -> dg.AssetKey:
-        """The key of one of our assets."""
-        return dg.AssetKey([*self.key_prefix, asset])
+        """The key of one of our assets, whether or not these settings have it."""
+        return self.specs[asset].key if asset in self.specs else dg.AssetKey([*self.key_prefix, asset])
 
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or resource: with the prefix."""

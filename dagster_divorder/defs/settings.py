@@ -65,22 +65,23 @@ def refuse_partial_run(
     steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
     reads, needed = graph.asset_upstream(settings), graph.needed(usual)
     left_out = {name for name in reads if pipeline.key(name).to_python_identifier() not in steps}
-    # What comes before the asset was made by an earlier run where this one is a retry.
-    concerned, after = set[str](), {asset}
+    # A retry makes what comes after the asset that failed; an earlier run has made the rest.
+    is_retry = context.run.parent_run_id is not None
+    concerned, made = set[str](), {asset} if is_retry else set(reads)
     for name, before in reads.items():
         changed = pipeline.code_version(name, settings) != pipeline.code_version(name)
         if name in needed and (changed or not concerned.isdisjoint(before)):
             concerned.add(name)
-        if not after.isdisjoint(before):
-            after.add(name)
-    if stay := [name for name in reads if name in concerned & after & left_out]:
+        if not made.isdisjoint(before):
+            made.add(name)
+    if stay := [name for name in reads if name in concerned & made & left_out]:
         raise SettingsError(
             f"weights is set for this run alone, and the run leaves out {', '.join(stay)}, which would stay as the "
             "weights of the settings made it; select everything from repeats to the output and the exports, as the job "
             "curate does"
         )
     asked = [fit for fit, rule in settings.refit.items() if rule != usual.refit[fit]]
-    for fit in asked if context.run.parent_run_id is None else ():
+    for fit in () if is_retry else asked:
         makers = [
             name
             for name in reads
@@ -99,13 +100,15 @@ def settings_file(file: Path | None) -> str:
     return str(file) if file else "no file; defaults and environment"
 
 
-def settings_table(settings: Settings) -> dg.MetadataValue[Any]:
-    """The settings that are not at their defaults."""
+def settings_table(settings: Settings, usual: Settings | None = None) -> dg.MetadataValue[Any]:
+    """The settings that are not as usual, by default those that are not at their defaults."""
+    dumps = [each.model_dump(mode="json") for each in (settings, usual or Settings())]
     values: dict[str, Any] = {}
-    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
-        is_section = isinstance(section, dict)
-        values |= (
-            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
-        )
+    for name, section in dumps[0].items():
+        other = dumps[1][name]
+        if isinstance(section, dict) and isinstance(other, dict):
+            values |= {f"{name}.{key}": value for key, value in section.items() if value != other.get(key)}
+        elif section != other:
+            values[name] = section
     rows = [dg.TableRecord({"setting": name, "value": json.dumps(value)}) for name, value in values.items()]
     return dg.MetadataValue.table(rows) if rows else dg.MetadataValue.text("none")

@@ -18,11 +18,11 @@ def check_key_prefix(parts: Iterable[str]) -> None:
     Raises:
         SettingsError: a part of it is no name.
     """
-    for part in parts:
-        if not re.fullmatch("[A-Za-z0-9_]+", part):
+    for number, part in enumerate(parts):
+        if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
             raise SettingsError(
-                f"key_prefix has the part {part!r}; expected letters, digits and underscores, since it begins the "
-                "names of jobs and sensors too"
+                f"key_prefix has the part {part!r}; expected letters, digits and underscores, and no digit first, "
+                "since it begins the names of jobs and sensors too"
             )
 
 

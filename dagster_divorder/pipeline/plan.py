@@ -15,6 +15,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
+from dagster_divorder.pipeline.reordered import choice
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision, Size
 from dagster_divorder.settings import Settings
@@ -41,12 +42,14 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would do. new_records: never seen before. disk: bytes by part of the store."""
+    """What a run would do. new_records: never seen before. disk: bytes by part of the store. choice: what a new order
+    asks to be set first (`reordered.choice`), "" where there is none."""
 
     records: int
     new_records: int
     stages: tuple[StagePlan, ...]
     disk: dict[str, int]
+    choice: str = ""
 
 
 def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
@@ -63,8 +66,9 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     check_settings(run, wanted)
     run.foreseen = dict.fromkeys(wanted)
     plans = tuple(_plan(run, stage) for stage in wanted)
-    records = run.corpus.records
-    return Plan(records, run.receipt("raw_docs").facts["new_records"], plans, disk_use(store))
+    records, new = run.corpus.records, run.receipt("raw_docs").facts["new_records"]
+    reorders = any(plan.stage == "sequence_order" and plan.scope != "nothing" for plan in plans)
+    return Plan(records, new, plans, disk_use(store), choice(settings) if reorders else "")
 
 
 def _plan(run: Run, stage: str) -> StagePlan:

@@ -161,7 +161,7 @@ class Check:
     nothing made from the result may be used."""
 
     name: str
-    description: str | Callable[[Settings], str]
+    description: str
     check: Callable[[Run], Finding]
     blocking: bool = False
     when: Callable[[Settings], bool] = lambda settings: True
@@ -182,7 +182,7 @@ class Stage(ABC):
 
     name: str
     version: int
-    description: str
+    description: str | Callable[[Settings], str]
     reads: Sequence[str] | Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None

@@ -4,6 +4,8 @@ Times and sizes come first: if they are those of the last answered check, nothin
 `advanced.settle_seconds` by the watcher's own clock, whatever the files' times say. Then the input is compared with the
 file states of the last run: if every byte is what that run read (a file was touched, or someone ran the pipeline by
 hand), no run is needed. The first check knows no times, and compares at once.
+A run that would change what a trainer may have read does not start before `order.frozen_tokens` is set
+(`reordered.choice`): the change waits, and the reason says what to set.
 
 Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
 that it knows is in the cursor and in the store.
@@ -28,6 +30,7 @@ from dagster_divorder.corpus.file_states import FileState, KnownFiles, load_file
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
+from dagster_divorder.pipeline.reordered import choice
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
@@ -48,11 +51,13 @@ _UNUSABLE = "unusable"
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """What a watcher remembers. seen: the state of the input that is answered. noticed: a later state, and since when
-    (seconds since the epoch)."""
+    (seconds since the epoch). waits: the state whose run waits for a choice, beside what was made until then, and its
+    change in words."""
 
     seen: str | None = None
     noticed: str | None = None
     since: float = 0.0
+    waits: tuple[str, str] | None = None
 
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
@@ -101,6 +106,9 @@ def check_input(
         return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
         return Outcome(False, f"{busy}; the input is looked at again when it has ended", cursor)
+    waiting = f"{state} {_last_made(settings)}"
+    if cursor.waits and cursor.waits[0] == waiting and (asked := _choice(settings)):
+        return _wait(cursor, cursor.waits, asked)
     read = _file_states(settings)
     if read is None and cursor.seen is None:
         reason = (
@@ -130,7 +138,33 @@ def check_input(
         return Outcome(
             False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
         )
-    return Outcome(True, unfinished or _few(changes), answered)
+    reason = unfinished or _few(changes)
+    if asked := _choice(settings):
+        return _wait(cursor, (waiting, reason), asked)
+    return Outcome(True, reason, answered)
+
+
+def _wait(cursor: Cursor, waits: tuple[str, str], asked: str) -> Outcome:
+    """The change stays unanswered. asked: what is to be set."""
+    reason = f"{waits[1]}; no run starts by itself: {asked}; then reload the code location"
+    return Outcome(False, reason, replace(cursor, waits=waits))
+
+
+def _choice(settings: Settings) -> str:
+    try:
+        return choice(settings)
+    except DivOrderError:  # a run says what is wrong
+        return ""
+
+
+def _last_made(settings: Settings) -> str:
+    """Names what the last run has read and written, whoever started it."""
+    try:
+        store = store_of(settings.store).open(create=False)
+        receipts = [load_receipt(store, stage) for stage in ("raw_docs", OUTPUT)]
+        return " ".join(receipt.version for receipt in receipts if receipt)
+    except DivOrderError:
+        return ""
 
 
 def _stat_all(settings: Settings) -> list[_File]:

@@ -10,10 +10,14 @@ it: an edited settings file shows its stages as stale.
 
 from dagster_divorder.settings.loading import (
     DEFAULT_FILE,
+    anchored,
     config_file,
+    fixed_beginning,
+    is_in,
     load_settings,
     refuse_overlap,
     valid_keys,
+    written_places,
 )
 from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Order, Output
@@ -28,8 +32,12 @@ __all__ = [
     "Order",
     "Output",
     "Settings",
+    "anchored",
     "config_file",
+    "fixed_beginning",
+    "is_in",
     "load_settings",
     "refuse_overlap",
     "valid_keys",
+    "written_places",
 ]

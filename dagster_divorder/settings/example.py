@@ -24,7 +24,7 @@ from dagster_divorder.settings.sections import CURRICULUM_KEYS, Curriculum
 WIDTH = 110
 HEAD = """\
 # Every setting with its default, the most important first. Copy to divorder.toml, or name another file in
-# DIVORDER_CONFIG. A key that is unset by default stands behind a #, with an example.
+# DIVORDER_CONFIG. A key that is unset by default is commented out, with an example.
 # Each key can be overridden by an environment variable: DIVORDER_CLUSTERS__K=50, DIVORDER_SEED=1,
 # DIVORDER_INPUT__PATHS=/data/a.jsonl:/data/b.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
 # Relative paths are relative to this file.

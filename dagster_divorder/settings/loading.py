@@ -31,29 +31,36 @@ WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
 
 
 def load_settings(
-    config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    within: Path | None = None,
 ) -> Settings:
     """Settings from file and environment.
 
     Args:
-        config: TOML file; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is there, else none.
+        config: TOML file, or the tables of one; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is
+            there, else none.
         environ: environment to read; default `os.environ`.
+        within: the file that holds the tables; their relative paths are relative to its folder, by default to the
+            working directory.
 
     Raises:
         SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
             key, the value, what was expected and the nearest valid key.
     """
     environ = os.environ if environ is None else environ
-    path = config_file(config, environ)
-    data = _read_toml(path) if path else {}
+    if isinstance(config, Mapping):
+        path, data = within, config
+    else:
+        path = config_file(config, environ)
+        data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
-        settings = Settings(**_merge(data, _read_environment(environ, data)))
+        settings = Settings.model_validate(_merge(data, _read_environment(environ, data)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
-    settings = _anchor(settings, path.parent if path else Path.cwd())
-    refuse_overlap(settings)
-    return settings
+    return anchored(settings, path.parent if path else Path.cwd())
 
 
 def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
@@ -93,6 +100,12 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def written_places(settings: Settings) -> dict[str, Place]:
+    """By setting, the folders and URLs that hold what runs make, the cache not among them."""
+    exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
+    return {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
+
+
 def refuse_overlap(settings: Settings) -> None:
     """Check that no input lies where files are written. (A store or an output *below* an input folder is allowed:
     reading the folder skips it.)
@@ -100,14 +113,12 @@ def refuse_overlap(settings: Settings) -> None:
     Raises:
         SettingsError: store, output, exports or cache overlap, or an input lies in one of them.
     """
-    written = {"store.path": settings.store.path, "output.path": settings.output.path}
-    if settings.exports.formats:
-        written["exports.path"] = settings.exports.path
+    written = written_places(settings)
     if settings.store.cache:
         written["store.cache"] = settings.store.cache
     real = {key: real_place(path) for key, path in written.items()}
     for inner, outer in permutations(written, 2):
-        if _is_in(real[inner], real[outer]):
+        if is_in(real[inner], real[outer]):
             raise SettingsError(
                 f"{inner} {written[inner]} and {outer} {written[outer]} overlap; expected two folders, neither in the "
                 "other"
@@ -121,19 +132,19 @@ def refuse_overlap(settings: Settings) -> None:
     ]
     for key, pattern in sources:
         for place, folder in real.items():
-            if _is_in(real_place(_fixed_beginning(pattern)), folder):
+            if is_in(real_place(fixed_beginning(pattern)), folder):
                 raise SettingsError(
                     f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
                     f"set {place} to a folder in which no input lies"
                 )
 
 
-def _is_in(path: str, folder: str) -> bool:
+def is_in(path: str, folder: str) -> bool:
     """Whether a real path or URL is the folder itself or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _fixed_beginning(pattern: str) -> str:
+def fixed_beginning(pattern: str) -> str:
     """The path of a file or folder; for a glob, the folders before the first wildcard."""
     if os.path.exists(pattern):
         return pattern
@@ -215,11 +226,11 @@ def _check_environment(environ: Mapping[str, str]) -> None:
             )
 
 
-def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute, relative to the folder of the settings file. URLs stay.
+def anchored(settings: Settings, base: Path) -> Settings:
+    """The settings with absolute paths: relative ones lie in `base`, the folder of the settings file. URLs stay.
 
     Raises:
-        SettingsError: a path cannot be used; see `why_unusable`.
+        SettingsError: a path cannot be used; see `why_unusable` and `refuse_overlap`.
     """
 
     # os.path takes any text; `Path.expanduser` raises for unknown users.
@@ -251,7 +262,9 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         "curriculum": {"path": absolute_place(settings.curriculum.path)},
     }
     update = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
-    return settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
+    settings = settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
+    refuse_overlap(settings)
+    return settings
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:

@@ -79,13 +79,13 @@ class Settings(BaseModel):
     store: Store = Store()
     engine: Engine = Engine()
     refit: Rules = RULES
-    """When what is learnt from the corpus is learnt again. auto: when it no longer describes the corpus, by its own
-    rule; never: only under other settings. For one run: `divorder run --refit NAME`."""
+    """When a fit of the corpus is renewed. auto: when it no longer describes the corpus, by its own rule; never: only
+    under other settings. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
-    """Of every random choice; another seed gives another order that is just as good."""
+    """Seed of every random choice; another seed gives another order that is just as good."""
 
     @model_validator(mode="before")
     @classmethod
@@ -269,8 +269,8 @@ class Settings(BaseModel):
             one_of("refit", fit, RULES)
         if "model" in fits and self.order.frozen_tokens:
             raise SettingsError(
-                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens that a trainer has "
-                "consumed under the present base model cannot be counted under another; leave 'model' out, or set "
+                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens that a trainer "
+                "has consumed under one base model cannot be counted under another; leave 'model' out, or set "
                 "order.frozen_tokens = 0 to order everything anew"
             )
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
@@ -288,8 +288,8 @@ class Settings(BaseModel):
         if not isinstance(table, dict):
             state = "unset" if table is None else f"{table!r}, a rule for all values"
             raise SettingsError(
-                f"weights sets the share of {next(iter(weights))!r} for one run, and mixing.weights is {state}; expected "
-                "a table of shares there, such as { web = 0.7, books = 0.3 }"
+                f"weights sets the share of {next(iter(weights))!r} for one run, and mixing.weights is {state}; "
+                "expected a table of shares there, such as { web = 0.7, books = 0.3 }"
             )
         for value, share in weights.items():
             one_of("weights", value, table)

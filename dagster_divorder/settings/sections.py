@@ -1,4 +1,4 @@
-"""The sections of the settings, a frozen model each. The text below a field says its trade-off."""
+"""The sections of the settings, a frozen model each. The text below a field states its trade-off."""
 
 from __future__ import annotations
 
@@ -81,34 +81,35 @@ class _Section(BaseModel):
 
 
 class Input(_Section):
-    """What is read. Inputs of unlike shape are [[input]] blocks in place of [input], each with its paths and
-    fields; one order holds all of them."""
+    """What is read. Write inputs of different shapes as [[input]] blocks instead of [input], each with its paths and
+    fields. One order holds all of them."""
 
     paths: SourcePaths = ("data/sample/docs.jsonl",)
-    """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
+    """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// URLs: JSONL
+    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, all of one kind and shape. Other shapes are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
-    a field with exactly that name comes first."""
+    a field with exactly that name takes precedence."""
     format: Literal["auto", "text", Form] = "auto"
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
-    alpaca: a conversation, rendered by the model's chat template; messages_json, conversations_json: its turns as a
-    JSON string. pairs: chosen and rejected. auto: text if text_field is set, else what the first record is that has
-    that field or one of these forms."""
+    alpaca: a conversation, rendered by the model's chat template. messages_json, conversations_json: its turns as a
+    JSON string. pairs: chosen and rejected. auto: text if text_field is set; otherwise the first record that has that
+    field or one of these forms decides."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
-    """Jinja that makes a text of the fields of a record of any other form, in place of text_field. What stands between
-    {% generation %} and {% endgeneration %} is trained on, all if nothing does."""
+    """Jinja template that makes a text from the fields of a record of any other form; replaces text_field. Text between
+    {% generation %} and {% endgeneration %} is trained on, or all of it if there is none."""
     source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field shown as `source` in results; also usable as a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
-    """Source of all records of an [[input]] block, in place of source_field."""
+    """Source of all records of an [[input]] block; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
-    """Field of your own ids, strings or whole numbers. Results show it as `id`, and vectors of your own may be joined
-    by it."""
+    """Field of your own ids, strings or whole numbers. Results show it as `id`, and your own vectors may be joined by
+    it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
-    """A run fails before it stores anything when a larger share of the records is refused."""
+    """A run fails before it stores anything if a larger share of the records is refused."""
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
-    """A larger record is refused, and never held in memory whole; memory rises with it, up to ten times as much."""
+    """A larger record is refused, and never held in memory as a whole. Memory rises with this value, to at most ten
+    times it."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -212,28 +213,28 @@ class Chats(_Section):
     """Conversations, prompts with completions, and pairs: how they become tokens, and which tokens are trained on."""
 
     template: FolderPath | None = Field(None, examples=["chat.jinja"])
-    """File of a chat template in place of the model's own. A model without one, and the bootstrap model, has the
-    template of docs/chats.md."""
+    """File of a chat template that replaces the model's own. A model without a template, and the bootstrap model, use
+    the one of docs/chats.md."""
     train_on: Literal["assistant", "last", "completion", "all"] = "assistant"
     """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
     of a prompt, or the last answer; all: every token."""
     balance: Literal["trained", "all"] = "trained"
-    """Which tokens shares are of, in orders, measures and mixing. trained: those that are trained on; the order of
-    sequences balances all tokens beside them. all: all tokens, whether or not they are trained on."""
+    """Tokens that shares count, in orders, measures and mixing. trained: trained tokens; the order of sequences also
+    balances all tokens. all: all tokens, trained on or not."""
 
 
 class Store(_Section):
     """Where fragments, results and fits are kept: one store a corpus."""
 
     path: StorePlace = Path("data/store")
-    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits. You can delete it at the price of
-    computing everything again."""
+    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits. If you delete it, everything is
+    computed again."""
     wait: bool = True
     """A second run on the same store waits until the first one ends; false: it fails at once."""
     cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
-    """Folder for local copies of the files of a store on objects, shared by stores and runs; they may take half of what
-    its disk has free, and the least recently used go first. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else
-    divorder-UID in the temporary folder; 64 GB at most."""
+    """Folder for local copies of the files of a store in a bucket, shared by stores and runs. The copies may take half
+    of the free disk, and the least recently used are removed first. Unset: divorder in $XDG_CACHE_HOME, else in
+    ~/.cache, else divorder-UID in the temporary folder; 64 GB at most."""
 
 
 class Output(_Section):
@@ -242,20 +243,20 @@ class Output(_Section):
     path: OutputPlace = Path("data/curated")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus. It belongs to this store alone."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    """auto writes the input's own kind, byte for byte; jsonl or parquet writes that."""
+    """auto writes the input's own kind, byte for byte; jsonl and parquet write that kind."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
-    """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
+    """A larger output is cut into numbered files of about this many bytes. As it rises: fewer, larger files."""
     sidecars: tuple[Literal["plot", "arrays"], ...] = ("plot",)
     """What is written beside it. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one row
-    per accepted record in input order, and umap2d.npy where there is a cluster_map."""
+    per accepted record in input order, and umap2d.npy if there is a cluster_map."""
 
 
 class Model(_Section):
-    """The model that the corpus is for, or one that is trained here."""
+    """The model that the corpus is for, or a small one trained here."""
 
     base: str = Field("bootstrap", min_length=1)
-    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download). Behind an id
-    may stand a branch, tag or commit: `org/name@revision`; a commit pins what the Hub serves."""
+    """Hugging Face id or directory of the model that you train, or `bootstrap` (trained here, no download). An id may
+    end in a branch, tag or commit: `org/name@revision`; a commit pins what the Hub serves."""
 
 
 Kind = Literal["shallow", "deep", "external"]
@@ -267,25 +268,25 @@ Components = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class Embedding(_Section):
-    """The vectors that documents are clustered by."""
+    """The vectors by which documents are clustered."""
 
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`; auto: deep ones, or those of `path`, if ari_comparison finds that they show other structure
-    than shallow ones and tell as much of the texts, else shallow ones."""
+    your own, from `path`. auto: deep vectors, or those of `path`, if ari_comparison finds that they show another
+    structure than shallow ones and tell as much about the texts; otherwise shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
-    centres the vectors (better by measurement)."""
+    centres the vectors (measured to be better)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
-    and a vector). If it is set, ari_comparison compares them: with deep vectors where kind = "deep", else with shallow
+    and a vector). If it is set, ari_comparison compares them with deep vectors if kind = "deep", else with shallow
     ones."""
     nan_as_zero: bool = False
-    """A row of external vectors that holds NaN counts as a zero vector, a document without direction; false: it is an
+    """A row of external vectors with NaN counts as a zero vector, a document without direction; false: it is an
     error."""
     pca: Components | dict[Kind, Components] = 0
-    """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
-    dimensions are kept. { deep = 50 }: of one kind alone (shallow, deep or external)."""
+    """Number of principal components to which vectors are reduced before clustering, at most as many as there are; 0:
+    all dimensions are kept. { deep = 50 }: for one kind alone (shallow, deep or external)."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -307,45 +308,45 @@ class Deep(_Section):
     model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
     """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
-    """What of the last hidden states makes a vector: their mean, the last one, or that of the first token (cls). auto
-    is what the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
+    """The part of the last hidden states that makes a vector: their mean, the last one, or the first token's (cls).
+    auto: as the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens of a document that the model sees at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
-    """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
-    book counts, at its price."""
+    """truncate: only the first max_tokens count; chunk: the token-weighted mean over consecutive windows, so that a
+    whole book counts, at its cost."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the forward pass: float32, bfloat16 or float16; auto: the checkpoint's own on a GPU; on a CPU
-    bfloat16 where that is fast (AMX), else float32."""
+    """Number type of the forward pass: float32, bfloat16 or float16. auto: on a GPU the checkpoint's own; on a CPU
+    bfloat16 if that is fast (AMX), else float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
 
 
 class Gradients(_Section):
-    """gradient_embeddings: what a document would change in a causal language model."""
+    """gradient_embeddings: how a document would change a causal language model."""
 
     model: str | None = Field(None, examples=["Qwen/Qwen3-0.6B-Base"], min_length=1)
     """Hugging Face id or directory of a causal language model, or `bootstrap`. If it is set, gradient_embeddings is
     made even if no selection needs it. Unset: the model of deep_embeddings."""
     layers: int = Field(2, ge=1, le=4096)
-    """Blocks, from the last one, whose parameters gradients are taken of; nearer to the gradients of the whole model,
-    at more time, as it rises."""
+    """Number of blocks, counted from the last, whose parameters have gradients taken. As it rises: nearer to the
+    gradients of the whole model, at more time."""
     dims: int = Field(1024, ge=1, le=1 << 16)
-    """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
+    """Numbers to which a gradient is projected. As it rises: cosines are kept more closely, at more time and disk."""
 
 
 class Clusters(_Section):
     """The topics."""
 
     k: int | tuple[int, ...] | Literal["auto"] = 30
-    """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
-    recommends, or 30 where no number is clear (the nearest to it of those tried). A list: of these numbers, up to
+    """Number of clusters. As it rises: finer topics, and fewer documents in each. auto: the number that k_calibration
+    recommends, or 30 if no number is clear (the nearest to 30 of those tried). A list: one of these numbers, up to
     10,000 each; the closer they are, the less clear it is which is best."""
     method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
-    """cosine: faiss's k-means of the directions of vectors from their mean (from zero, where embedding.pooling =
-    "mean"), on a sample of 256 documents a cluster; euclidean: the same of vectors as they are; minibatch:
-    scikit-learn's MiniBatchKMeans of vectors as they are, over all documents (up to 1 GB of vectors), in batches of
-    4,096 from the best of 3 starts."""
+    """cosine: faiss's k-means of the directions of vectors from their mean (from zero if embedding.pooling =
+    "mean"), on a sample of 256 documents a cluster. euclidean: the same on the vectors as they are. minibatch:
+    scikit-learn's MiniBatchKMeans on the vectors as they are, over all documents (up to 1 GB of vectors), in batches
+    of 4,096 from the best of 3 starts."""
 
     @field_validator("k")
     @classmethod
@@ -382,27 +383,27 @@ class Mixing(_Section):
     """How often each record is trained on (docs/mixing.md)."""
 
     trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
-    """Trait whose values have a share each in what is trained on: `cluster`, or a field of the input. It is balanced
-    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value. Two,
-    ["source", "quality"]: within each value of the first a record is read more often the more it has of the second, a
-    number."""
+    """Trait whose values each have a share of the trained tokens: `cluster`, or a field of the input. It is balanced
+    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value. Two
+    traits, ["source", "quality"]: within each value of the first, a record with more of the second, a number, is read
+    more often."""
     weights: (
         Annotated[float, Field(gt=0, le=1)]
         | Literal["natural", "sqrt", "unimax", "by_quality"]
         | dict[str, Annotated[float, Field(ge=0)]]
         | None
     ) = Field(None, examples=[0.3])
-    """Shares of the tokens. A table of them; natural: as in the corpus; a number from 0 to 1: in proportion to the
-    corpus's share to the power of it, more equal as it falls; sqrt: 0.5; unimax: equal ones, but none more than
-    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. Of two traits, the
-    shares are of the first; by_quality: as in the corpus. Unset: every record once."""
+    """Shares of the tokens. A table: these shares. natural: as in the corpus. A number from 0 to 1: in proportion to
+    the corpus's share to that power, more equal as it falls; sqrt: 0.5. unimax: equal shares, but no value more than
+    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. With two traits,
+    the shares are those of the first; by_quality: as in the corpus. Unset: every record once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch, of those that shares are of; unset: as many as the values with a share have."""
+    """Tokens of an epoch, counted as the shares are; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
-    """How often a record may stand in an epoch; unset: as often as the shares ask. Of two traits, how often the best
-    records stand in it: less is read of the others as it rises."""
+    """How often a record may stand in an epoch; unset: as often as the shares need. With two traits, how often the best
+    records stand in it. As it rises, less of the others is read."""
     drop: float = Field(0.0, ge=0, lt=1)
-    """Of two traits: the part of each value's tokens, those with least of the second trait, that is left out."""
+    """With two traits: the part of each value's tokens that is left out, those with least of the second trait."""
 
     @property
     def topic(self) -> str:
@@ -479,7 +480,7 @@ class Mixing(_Section):
 
 
 class Heldout(_Section):
-    """Documents to validate on, kept out of training with their copies and near copies."""
+    """Documents for validation, kept out of training with their copies and near copies."""
 
     documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
     """Part of the documents of every value of `mixing.trait`; they stay the same when data is appended. Or files of
@@ -508,27 +509,27 @@ class Selection(_Section):
 
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """none: all documents; spokes: the most diverse together, weighed with quality; quality: the best; semdedup: those
-    farthest from similar ones; random. Of equal texts at most one record is chosen; with order.separate_copies = "near"
-    of near copies, too."""
+    farthest from similar ones; random. Among equal texts at most one record is chosen; with order.separate_copies =
+    "near" the same holds for near copies."""
     documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
-    """How many are chosen."""
+    """Number of documents to choose."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of what is chosen, in place of `documents`; what no whole document fits into stays empty."""
+    """Number of tokens to choose, instead of `documents`; a rest that no whole document fits stays empty."""
     vectors: Literal["gradient", "deep", "shallow"] = "gradient"
-    """What documents are compared by: shallow or deep vectors, as in embedding.kind, or what a model learns from them
-    (gradient), as <vectors>_embeddings makes them."""
+    """Vectors by which documents are compared: shallow or deep ones, as in embedding.kind, or the gradients that they
+    cause in a model (gradient); the stage <vectors>_embeddings makes them."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     Higher is better, from 0 on."""
     min_quality: float | None = Field(None, examples=[0.5], ge=0)
-    """Records of less quality, or of none, are never chosen; if the others do not fill the budget, all of them are.
+    """Records with less quality, or with none, are never chosen. If the others do not fill the budget, all of them are.
     With method = "quality" it needs no budget."""
     alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
-    """How much quality counts beside diversity, from 0 to 1, for spokes; a thousandth may be much. Of several numbers
-    the first is used, and a table and a plot compare them and all methods."""
+    """How much quality counts beside diversity, from 0 to 1, for spokes; a thousandth may be much. With several
+    numbers the first is used, and a table and a plot compare them and all methods."""
     partitions: int = Field(1, ge=1, le=1024)
-    """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all
-    documents, as it rises."""
+    """Parts of the documents that are optimised separately, each by a worker. As it rises: faster, and farther from the
+    optimum of all documents."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -608,35 +609,42 @@ class Order(_Section):
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in docs/strategies.md."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
-    """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
+    """Options that strategies declare, such as f2_lambda; each strategy takes the options that it declares."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
     predict), for conversations `turns`, `prompt_length` and `answer_length`, or any field of the input."""
     within: float = Field(1.0, ge=0.0, le=1.0)
-    """What the order of documents aims at. 1: more topics in each packed sequence; 0: windows of whole documents, as in
-    curated.jsonl, nearer the mix. The more tokens long documents have, the more the two differ."""
+    """Aim of the order of documents. 1: more topics in each packed sequence; 0: windows of whole documents, as in
+    curated.jsonl, are nearer to the mix. The more tokens long documents have, the more the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
+    frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the last output. Its beginning stays as it is, and
-    everything after it is ordered so that the whole history nears the mix."""
+    everything after it is ordered so that the whole history nears the mix. 0: none; every run orders everything anew.
+    Unset orders as 0 does, but runs name what they change of an export, and the sensor starts none that would.
+    `divorder freeze` sets it from a trainer's step."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
-    """Ids of documents, your own or record ids, that are packed no more: none of their tokens come after the frozen
+    """Ids of documents, your own or record ids, that are no longer packed: none of their tokens come after the frozen
     beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
-    `divorder cut` names those that some steps have read."""
+    `divorder cut` names the documents that some steps have read."""
     separate_copies: bool | Literal["near"] = False
-    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch;
+    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch.
     near: near copies, too, and a choice (selection.method) takes at most one of them."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
     """Records that are ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards,
-    each with the corpus's mix, that are ordered and packed apart and follow one another; prefixes stray a little
-    further from the mix as it falls."""
+    each with the corpus's mix; they are ordered and packed separately and follow one another. As it falls, prefixes
+    stray a little farther from the mix."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(
         default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
     )
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The section as keys and manifests hold it: whether `frozen_tokens` is 0 or unset makes no difference."""
+        return {**self.model_dump(mode="json"), "frozen_tokens": self.frozen_tokens or 0}
 
     @model_validator(mode="before")
     @classmethod
@@ -673,26 +681,26 @@ class Curriculum(_Section):
     """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
 
     score: str | None = Field(None, examples=["quality"], min_length=1)
-    """What is followed: difficulty, length, compression, lexical_diversity, loss (nats a token under `deep.model`), any
-    other numeric field of the input, or a column of `path`. Unset: no curriculum."""
+    """The score to follow: difficulty, length, compression, lexical_diversity, loss (nats a token under `deep.model`),
+    any other numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named as `score`, and record_id, doc_id or row, that says whose it is."""
+    """Parquet file with a column named like `score`, and a column of ids: record_id, doc_id or row."""
     shape: Shape = "rise"
-    """rise: from the lowest score to the highest; fall: from the highest; fold: several times through all, every n-th
-    document each time; zigzag: and back; stair, saw: rise, with folds or zigzags at the borders of sections; segment:
-    one end of the ranking first and one last."""
+    """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
+    through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the
+    borders of sections. segment: one end of the ranking first and one last."""
     points: tuple[tuple[float, float], ...] | None = Field(None, examples=[[[0, 0.1], [0.5, 0.9], [1, 0.4]]])
-    """A shape of your own, in place of `shape`: (progress, rank), both from 0 to 1, with straight lines between. Every
-    document gets a place, so the ranks that are had are the nearest to these that use each once."""
+    """A shape of your own, instead of `shape`: (progress, rank), both from 0 to 1, with straight lines between. Every
+    document gets a place, so the achieved ranks are the nearest to these that use each document once."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"folds": 3}])
-    """Options of the shape: folds and descending of fold and zigzag; these, sections and ratio of stair and saw; first,
-    last and ends of segment."""
+    """Options of the shape. fold, zigzag: folds, descending; stair, saw: these, sections and ratio; segment: first,
+    last and ends."""
     strength: float = Field(1.0, ge=0, le=1)
     """Share of the tokens that follow the schedule; the others are spread evenly. 0: the order without a curriculum."""
     window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
-    """Batches in which a sequence may move to keep everything else at its mix: nearer to the mix, and farther from the
-    schedule, as it rises. Unset: a 32nd of training, within 4 to 64 batches, and an eighth of training or a
-    quarter of the ranks at most."""
+    """Batches in which a sequence may move to keep everything else at its mix. As it rises: nearer to the mix, and
+    farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at most an eighth of training
+    or a quarter of the ranks."""
     keep: tuple[str, ...] = Field((), examples=[["source"]])
     """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The
     schedule is followed only as far as that allows."""
@@ -756,12 +764,12 @@ class Packing(_Section):
     similar documents into one sequence; none: a sequence holds one record. Unset: best_fit for conversations, none for
     pairs, else concat."""
     too_long: Literal["cut", "truncate", "drop", "split_turns", "error"] = "cut"
-    """What becomes of a document longer than a sequence. cut: it goes on in other sequences; truncate: its end is left
-    out; drop: all of it is; split_turns: a conversation is cut behind an answer; error: the run fails. Unset: truncate
-    for conversations, else cut."""
+    """What happens to a document longer than a sequence. cut: it continues in other sequences; truncate: its end is
+    left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.
+    Unset: truncate for conversations, else cut."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. As it falls,
-    sequences hold more topics and less long context."""
+    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. As it falls:
+    more topics and less long context in a sequence."""
     end_of_text: bool = False
     """Count one end-of-text token after every document."""
 
@@ -811,9 +819,9 @@ class Sequence(_Section):
     """Order of the packed sequences; `original` leaves them as packed."""
     vectors: int = Field(64, ge=0, le=1024)
     """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that
-    sequences with equal traits spread by content, too; 0: none."""
+    sequences with equal traits are also spread by content; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
-    """Orders of the sequences: a different one for each epoch."""
+    """Number of epochs, each with its own order of the sequences."""
 
 
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
@@ -824,27 +832,27 @@ Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids",
 
 
 class Exports(_Section):
-    """The training sequences, tokens and all, for trainers (docs/exports.md)."""
+    """The training sequences with their tokens, for trainers (docs/exports.md)."""
 
     formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
-    """Formats that the training sequences are written in, a folder each below `path`, tokens and all: parquet,
-    megatron, olmo, ds, mds, litdata; text for trainers that tokenise themselves."""
+    """Formats of the training sequences with their tokens, each in a folder below `path`: parquet, megatron, olmo, ds,
+    mds, litdata; text for trainers that tokenise themselves."""
     path: OutputPlace = Path("data/exports")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the exports."""
     shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
-    """About how many bytes a file holds; fewer, larger files as it rises. (Megatron reads one file.)"""
+    """Approximate bytes of a file. As it rises: fewer, larger files. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)
-    """Ranks of a trainer that gives each a contiguous part of the files (torchtitan's map-style datasets, litdata):
-    rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order of
-    training."""
+    """Ranks of a trainer that gives each rank a contiguous part of the files (torchtitan's map-style datasets,
+    litdata): rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order
+    of training."""
     micro_batch: int = Field(1, ge=1, le=1 << 20)
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
     """Processes that read for such a rank."""
     columns: tuple[Column, ...] | None = Field(None, examples=[["labels", "position_ids"]])
-    """Columns of `parquet` beside the ids and the lengths of documents, a value a token. labels: the id, or -100 where
-    the token is not trained on; assistant_masks, completion_mask: 1 where it is, else 0; position_ids: from 0 in each
-    document; attention_mask: 1. Unset: labels where not every token is trained on, else none."""
+    """Columns of `parquet` beside the ids and the lengths of documents, one value a token. labels: the id, or -100 if
+    the token is not trained on; assistant_masks, completion_mask: 1 if it is, else 0; position_ids: from 0 in each
+    document; attention_mask: 1. Unset: labels if not every token is trained on, else none."""
 
     @field_validator("formats", "columns")
     @classmethod
@@ -935,33 +943,34 @@ class Evidence(_Section):
     needs [heldout]."""
 
     tokens: int | None = Field(None, examples=[4_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch, the first of the plan, that small models are trained on to see what its order does; unset:
-    nothing is trained. Differences rise out of the noise as it rises."""
+    """Tokens of an epoch, the first of the plan, on which small models are trained to show the effect of its order;
+    unset: nothing is trained. As it rises, differences rise out of the noise."""
     orders: Annotated[tuple[str, ...], AfterValidator(_trained_orders)] = (
         "original",
         "random_documents",
         "random_sequences",
         "curated",
     )
-    """Orders that are compared; all are held against random_sequences, which is always among them. With `_apart` behind
-    its name, attention stops where a document does, in training and in validation; random_sequences_apart then
-    joins. A shape, such as saw: the plan's sequences along that schedule of curriculum.score, shuffled in windows;
-    saw_balanced: balanced in windows. curriculum.options are those of curriculum.shape alone."""
+    """Orders to compare. The baseline of all is random_sequences, which is always among them. With `_apart` after
+    its name, attention stops at the end of a document, in training and in validation; random_sequences_apart is then
+    added. A shape, such as saw: the plan's sequences along that schedule of curriculum.score, shuffled in windows;
+    saw_balanced: balanced in windows. curriculum.options apply to curriculum.shape alone."""
     model: str = Field("tiny", min_length=1)
-    """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
+    """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
     epochs: int = Field(2, ge=1, le=100)
     """How often the tokens are read; orders differ most at the seam between two epochs."""
     seeds: int = Field(3, ge=1, le=100)
-    """Trainings of each order, with other weights and other shuffles; smaller differences show as it rises."""
+    """Trainings of each order, with other weights and other shuffles. As it rises, smaller differences show."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates that each order is trained with, after a rise over the first twentieth; none: the model's own."""
+    """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own."""
     schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
-    """Schedules of the learning rate that each order is trained with, one or several. cosine: falls to a tenth from
-    the beginning; wsd: over the last fifth; constant: never, so that the last data count as much as the first."""
+    """Learning rate schedules to train each order with, one or several. cosine: falls to a tenth from the beginning;
+    wsd: falls over the last fifth; constant: never falls, so that the last data count as much as the first."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
-    """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
+    """Sequences of a batch; unset: as many as give 250 steps an epoch, at most sequence.batch."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
-    """Time that all trainings may take, by the speed of a few steps: tokens are made fewer until they fit."""
+    """Time limit of all trainings together, predicted from the speed of a few steps: tokens are reduced until they
+    fit."""
 
     @field_validator("schedule")
     @classmethod
@@ -1007,12 +1016,12 @@ class Engine(_Section):
 
     address: str = "local"
     """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
-    store; ray: of the one that RAY_ADDRESS names, else that runs on this machine, else that is started for the run."""
+    store. ray: the cluster that RAY_ADDRESS names, else the one on this machine, else one started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes at once, 0: one a core (of the Ray cluster); faster as it rises up to the cores, at some 400 MB
-    each."""
+    """Processes at once, 0: one a core (of the Ray cluster). As it rises up to the number of cores: faster, at some
+    400 MB each."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where models run and are trained: cpu, cuda or mps; auto takes a GPU where there is one."""
+    """Where models run and are trained: cpu, cuda or mps; auto takes a GPU if there is one."""
 
     @field_validator("address")
     @classmethod
@@ -1023,23 +1032,23 @@ class Engine(_Section):
 
 
 class Advanced(_Section):
-    """What few corpora need."""
+    """Settings that few corpora need."""
 
     vocab_size: int = Field(32_768, ge=512, le=1 << 20)
-    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
+    """Tokens of the bootstrap tokenizer. As it rises: finer statistics and a larger table."""
     token_dims: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
     decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
-    rises."""
+    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores. As it rises: better
+    vectors."""
     stored: Literal["float32", "float16"] = "float32"
-    """How deep and gradient vectors are stored: float32; float16 halves their disk at some 3 digits."""
+    """How deep and gradient vectors are stored: float32; float16 halves their disk and keeps some 3 digits."""
     silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that silhouettes are computed on; 0: all of them."""
+    """Documents on which silhouettes are computed; 0: all of them."""
     map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
-    """Documents on the cluster map at most, drawn at random; a fuller map at more time as it rises."""
+    """Most documents on the cluster map, drawn at random. As it rises: a fuller map, at more time."""
     film_frames: int = Field(600, ge=2, le=10_000)
-    """Pictures of each film; smoother, and longer to draw, as it rises."""
+    """Pictures of each film. As it rises: smoother, and longer to draw."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of it,
-    every 4 to 30 seconds. Fewer looks, and fewer runs on half-written files, as it rises."""
+    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of
+    this time, every 4 to 30 seconds. As it rises: fewer looks, and fewer runs on half-written files."""

@@ -17,9 +17,11 @@ import contextlib
 import hashlib
 import io
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,12 +54,29 @@ BESIDE = (
     "ordering_animation.mp4",
     "ordering_animation_umap.mp4",
 )
-"""Files that lie next to an output and are no part of it."""
+"""Files that lie next to an output and are no part of it. They show it; those of an earlier output have its date behind
+their names, such as `ordering_report-2026-11-26T151207.html`."""
+KEPT_BESIDE = 4
+"""Earlier outputs whose pages and films are kept."""
+_EARLIER = re.compile(
+    rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
+)
 THREAD_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
+
+
+def is_beside(name: str) -> bool:
+    """Whether a file of this name lies next to an output, and shows it or an earlier one."""
+    return name in BESIDE or bool(_EARLIER.fullmatch(name))
+
+
+def _date(earlier: str) -> str:
+    """The date in the name of a file that shows an earlier output, "" in other names."""
+    match = _EARLIER.fullmatch(earlier)
+    return match[1] if match else ""
 
 
 def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
@@ -80,7 +99,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
         # The store was made anew or the output was moved: the files beside it are this store's too.
-        return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
+        return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
     return by_manifest | set(noted)
 
 
@@ -165,7 +184,7 @@ def remove_beside(store: Store) -> list[str]:
 
 
 def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[str]:
-    present = {*BESIDE} & {*noted} & folder.sizes().keys()
+    present = {*filter(is_beside, noted)} & folder.sizes().keys()
     removed = sorted(present & _own_names(store, folder.place)) if present else []
     folder.delete(removed)
     return removed
@@ -288,10 +307,39 @@ class OutputFolder:
             written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
             self.entries |= dict(zip(items, written, strict=True))
 
-    def remove_beside(self) -> list[str]:
-        """Remove the files that this store has written next to the output; returns their names."""
+    def keep_beside(self, date: str) -> tuple[list[str], list[str]]:
+        """Move the files that this store has written next to the output to names that say which output they show, and
+        remove those of all but the last KEPT_BESIDE outputs; returns (new names, names of those removed). date: of
+        the output that they show, such as `2026-11-26T151207`; with any other text they are removed.
+
+        All are copied before the first is removed, so that a kill loses none. A folder that publishes at once moves
+        them with the commit.
+
+        Raises:
+            InputError, StoreError: as `commit`.
+        """
         with self.folder.explaining():
-            return _remove_beside(self.store, self.folder, _noted(self.store, self.path))
+            present = _noted(self.store, self.path) & self.folder.sizes().keys()
+        shown = sorted(present & {*BESIDE})
+        if not shown:
+            return [], []
+        names = {name: f"-{date}.".join(name.split(".")) for name in shown}
+        copies = {name: new for name, new in names.items() if date and _date(new) == date}
+        refuse_strangers(self.store, self.path, {*copies.values()}.__contains__)
+        _note(self.store, self.path, copies.values())
+        for name, new in copies.items():
+            with self.folder.open(name) as file:
+                self._write(new, partial(shutil.copyfileobj, file))
+        earlier = {*filter(_date, present), *copies.values()}
+        last = sorted(set(map(_date, earlier)))[-KEPT_BESIDE:]
+        dropped = [name for name in sorted(earlier) if _date(name) not in last]
+        dropped += [name for name in shown if name not in copies]
+        with self.folder.explaining():
+            if copies and not self.folder.atomic:
+                staged = {new: self.staged.pop(new) for new in copies.values()}
+                self.folder.publish(staged, new, (), self.store.check)
+            self.folder.delete([*shown, *dropped])
+        return sorted({*copies.values()}.difference(dropped)), dropped
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
         """Publish every staged file, the manifest last; then remove files that only the old manifest names.
@@ -311,7 +359,8 @@ class OutputFolder:
         own = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # Names in a sound manifest are noted too: the ledger does not know them where the output was moved.
         _note(self.store, self.path, own | self.staged.keys())
-        stale = _noted(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
+        noted = _noted(self.store, self.path)
+        stale = {name for name in noted - {self.manifest, *self.entries} if not is_beside(name)}
         with self.folder.explaining():
             if not self.folder.atomic:
                 self._withdraw(manifest["key"])
@@ -379,10 +428,10 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     folder = folder_at(path)
     with folder.explaining():
         store.check()
-        folder.delete(noted - kept - {*BESIDE})
+        folder.delete([name for name in noted - kept if not is_beside(name)])
         _sweep(store, folder)
     # An output that is up to date may be read-only: nothing is written where nothing is left over.
-    _note(store, path, kept | (noted & {*BESIDE}), only=True)
+    _note(store, path, kept | set(filter(is_beside, noted)), only=True)
 
 
 def _sweep(store: Store, folder: Folder) -> None:

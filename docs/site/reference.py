@@ -1,12 +1,14 @@
-"""What the site's reference says, in Markdown: the settings, the command line and the Python interface, each from the code."""
+"""The site's reference, in Markdown, from the code: settings, command line and Python."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -80,7 +82,9 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
     elif schema.get("type") != "null":
         # Paths that may be URLs have no type in JSON.
         name = "path" if schema.get("format") == "path" else schema.get("type", "path or URL")
-        yield {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(name, name) + _range(schema)
+        yield {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(
+            name, name
+        ) + _range(schema)
 
 
 def _range(schema: dict[str, Any]) -> str:
@@ -108,9 +112,57 @@ def _options(parser: argparse.ArgumentParser, hidden: set[str]) -> list[str]:
     return [
         f"- `{formatter._format_action_invocation(action)}`: {linked(formatter._expand_help(action))}"
         for action in parser._actions
-        if action.help and not isinstance(action, argparse._SubParsersAction)
-        if not hidden.intersection(action.option_strings)
+        if not isinstance(action, argparse._SubParsersAction)
+        and not hidden.intersection(action.option_strings)
     ] + [""]
+
+
+PAGES = Path(__file__).parent.parent
+TYPES = {
+    "int": {"type": "integer"},
+    "int or null": {"type": ["integer", "null"]},
+    "string": {"type": "string"},
+    "object": {"type": "object"},
+    "list of ints": {"type": "array", "items": {"type": "integer"}},
+    "list of strings": {"type": "array", "items": {"type": "string"}},
+}
+"""Type in a table of keys -> its JSON Schema."""
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Name -> JSON Schema of a manifest, from the page that describes it."""
+    return {
+        "curated_meta": _schema("curated_meta.json", (PAGES / "curated_meta.md").read_text()),
+        "export_manifest": _schema("manifest.json of an export", (PAGES / "exports.md").read_text()),
+    }
+
+
+def _schema(title: str, page: str) -> dict[str, Any]:
+    table = page.split("| key | type | meaning |\n|---|---|---|\n")[1].split("\n\n")[0]
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    schema |= {"type": "object", "properties": {}, "required": []}
+    for key, kind, meaning in re.findall(r"^\| `([\w.]+)` \| ([\w ]*) \| (.*)\|$", table, re.M):
+        *outer, name = key.split(".")
+        inside = schema
+        for part in outer:
+            empty = {"type": "object", "properties": {}, "required": []}
+            if part not in inside["properties"]:
+                inside["required"].append(part)
+            inside = inside["properties"].setdefault(part, empty)
+        described = {"description": meaning.strip().replace("`", "")} if meaning.strip() else {}
+        inside["properties"][name] = TYPES[kind] | described
+        if not meaning.startswith("only"):
+            inside["required"].append(name)
+    return schema
+
+
+def manifests() -> str:
+    """The JSON Schema of both manifests, each with a link to its file."""
+    return "\n".join(
+        f'\n## {schema["title"]}\n\n<a href="{name}.schema.json" download>{name}.schema.json</a>\n\n'
+        f"```json\n{json.dumps(schema, indent=2, ensure_ascii=False)}\n```"
+        for name, schema in schemas().items()
+    )
 
 
 MEMBERS = {
@@ -134,7 +186,11 @@ def python() -> str:
     for returned in (Results, Comparison):
         lines += [f"```{{py:currentmodule}} {returned.__module__}\n```\n"]
         lines += _documented(returned.__name__, returned)
-    lines += ["\n## Errors\n", "```{py:module} dagster_divorder.errors\n```\n", markdown(errors.__doc__ or "")]
+    lines += [
+        "\n## Errors\n",
+        "```{py:module} dagster_divorder.errors\n```\n",
+        markdown(errors.__doc__ or ""),
+    ]
     for name, error in vars(errors).items():
         if inspect.isclass(error) and error.__module__ == errors.__name__:
             lines += _documented(name, error, "exception")
@@ -147,7 +203,11 @@ def _documented(name: str, value: Any, role: str | None = None, fence: str = "``
     lines = [f"{fence}{{py:{role}}} {name}{signature}\n", markdown(inspect.getdoc(value) or "")]
     if role == "class" and value is not Settings:
         for member, held in vars(value).items():
-            if (member_role := MEMBERS.get(type(held))) and not member.startswith("_") and inspect.getdoc(held):
+            if (
+                (member_role := MEMBERS.get(type(held)))
+                and not member.startswith("_")
+                and inspect.getdoc(held)
+            ):
                 lines += _documented(member, getattr(held, "__func__", held), member_role, fence[:-1])
     return [*lines, f"{fence}\n"]
 
@@ -215,6 +275,7 @@ def _items(block: str, name: str) -> str:
 def linked(text: str) -> str:
     """Words in Markdown, with links to the pages that they name; what is no code stands as it is."""
     words = [
-        part if at % 2 else re.sub(r"([*<\[\]])", r"\\\1", part) for at, part in enumerate(re.split(r"(`[^`]*`)", text))
+        part if at % 2 else re.sub(r"([*<\[\]])", r"\\\1", part)
+        for at, part in enumerate(re.split(r"(`[^`]*`)", text))
     ]
     return re.sub(r"\bdocs/([\w/]+)\.md\b", r"[docs/\1.md](../\1.md)", "".join(words))

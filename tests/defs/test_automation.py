@@ -13,13 +13,15 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
+from dagster_divorder import build_definitions
 from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, watch_input
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from tests.defs.conftest import execute
+from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import execute, make_corpus, metadata_of, versions_of
 
 Load = Callable[[], dg.Definitions]
 
@@ -66,6 +68,8 @@ def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
 ) -> None:
     repository = load().get_repository_def()
     (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
+    # Instances keep cursors and states under these names.
+    assert (sensor.name, schedule.name) == ("watch_input", "daily")
     assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
     assert sensor.minimum_interval_seconds == 4
     assert (schedule.job_name, schedule.default_status) == ("curate", dg.DefaultScheduleStatus.STOPPED)
@@ -259,3 +263,218 @@ def test_a_run_whose_process_was_killed_is_said_to_have_failed(
     statuses = [status_of(instance, one) for one in (run, theirs)]
     dead = dg.DagsterRunStatus.STARTED if holds_the_store else dg.DagsterRunStatus.FAILURE
     assert statuses == [dead, dg.DagsterRunStatus.STARTED]
+
+
+# Assets upstream -----------------------------------------------------------------------------------------------------
+
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01")
+
+
+class Project:
+    """A project whose asset `docs` writes the corpus of a prefix, with ticks of that corpus's two sensors."""
+
+    def __init__(self, folder: Path, instance: dg.DagsterInstance, days: bool = False) -> None:
+        self.folder, self.instance = folder, instance
+        config = make_corpus(folder)
+        self.written, written = 0, folder / "in"
+        write_jsonl(written / "first.jsonl", topic_records(2))
+        config.write_text(
+            config.read_text()
+            .replace("docs.jsonl", "in")
+            .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
+        )
+
+        @dg.asset(partitions_def=DAYS if days else None)
+        def docs() -> None:
+            self.written += 1
+            name = dg.AssetExecutionContext.get().partition_key if days else str(self.written)
+            write_jsonl(written / f"{name}.jsonl", topic_records(1, start=100 * self.written))
+
+        self.docs, self.settings = docs, load_settings(config)
+        corpus = build_definitions(config, key_prefix="news", upstream={"raw_docs": docs})
+        self.defs = dg.Definitions.merge(
+            corpus, dg.Definitions(assets=[docs], executor=dg.in_process_executor)
+        )
+        self.cursors: dict[str, str | None] = {}
+
+    def update(self, partition: str | None = None) -> None:
+        """Materialise `docs` in a run of its own."""
+        assert dg.materialize([self.docs], instance=self.instance, partition_key=partition).success
+
+    def run(self, *assets: str) -> Any:
+        return execute(self.defs, self.instance, *(["news", asset] for asset in assets))  # type: ignore[arg-type]
+
+    def tick(self, sensor: str = "news_follow_upstream") -> dg.RunRequest | None:
+        """The run that a tick asks for."""
+        repository = self.defs.get_repository_def()
+        context = dg.build_sensor_context(
+            instance=self.instance, repository_def=repository, cursor=self.cursors.get(sensor)
+        )
+        result = repository.get_sensor_def(sensor).evaluate_tick(context)
+        self.cursors[sensor] = result.cursor
+        return result.run_requests[0] if result.run_requests else None
+
+
+@pytest.fixture
+def news(tmp_path: Path, instance: dg.DagsterInstance) -> Project:
+    project = Project(tmp_path, instance)
+    assert project.tick() is None
+    return project
+
+
+def test_an_update_upstream_starts_one_run_of_all_that_the_output_needs(news: Project) -> None:
+    news.update()
+    request = news.tick()
+    assert request and request.asset_selection
+    curate = news.defs.resolve_job_def("news_curate").asset_layer.executable_asset_keys
+    assert set(request.asset_selection) == set(curate)
+    assert request.tags[WHY] == "an asset upstream was updated"
+    assert request.tags.items() >= tags_of(news.settings).items()
+    for _ in range(2):
+        assert news.tick() is None
+    news.update()
+    assert news.tick()
+
+
+def test_the_two_sensors_start_one_run_for_one_change(news: Project) -> None:
+    news.run("raw_docs")
+    news.tick("news_watch_input")
+    # The sensor on upstream assets is first: the run that it asks for is known to the other one.
+    news.update()
+    request = news.tick()
+    assert request
+    run = create_run_for_test(news.instance, status=dg.DagsterRunStatus.NOT_STARTED, tags=dict(request.tags))
+    assert news.tick("news_watch_input") is None
+    news.instance.delete_run(run.run_id)
+    # The sensor on files is first: its run has read the update.
+    request = news.tick("news_watch_input")
+    assert request
+    news.update()
+    run = create_run_for_test(news.instance, status=dg.DagsterRunStatus.STARTED, tags=dict(request.tags))
+    assert news.tick() is None
+    news.run("raw_docs")
+    news.instance.delete_run(run.run_id)
+    assert news.tick() is None
+
+
+def test_the_sensor_on_files_waits_for_an_asset_that_is_being_made(news: Project) -> None:
+    news.run("raw_docs")
+    news.tick("news_watch_input")
+    job = news.defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={news.docs.key})
+    run = news.instance.create_run_for_job(job, asset_selection=frozenset({news.docs.key}))
+    write_jsonl(news.folder / "in/half.jsonl", topic_records(1, start=7))
+    assert news.tick("news_watch_input") is None
+    news.instance.report_run_failed(run)
+    request = news.tick("news_watch_input")
+    assert request and "half.jsonl is new" in request.tags[WHY]
+
+
+def test_an_update_while_a_run_is_under_way_is_answered_after_it(news: Project) -> None:
+    run = create_run_for_test(news.instance, status=dg.DagsterRunStatus.STARTED, tags=tags_of(news.settings))
+    news.run("raw_docs")
+    news.update()
+    for _ in range(2):
+        assert news.tick() is None
+    news.instance.report_run_failed(run)
+    assert news.tick()
+
+
+def test_an_update_while_raw_docs_reads_is_answered_although_raw_docs_ends_later(
+    news: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster_divorder.defs import assets
+
+    run_graph = assets.run_graph
+
+    def updated_meanwhile(*arguments: Any) -> Any:
+        receipts = run_graph(*arguments)
+        news.update()
+        return receipts
+
+    monkeypatch.setattr(assets, "run_graph", updated_meanwhile)
+    news.run("raw_docs")
+    assert news.tick()
+
+
+def test_a_run_of_upstream_and_ours_together_asks_for_no_other(news: Project) -> None:
+    execute(news.defs, news.instance, "docs", ["news", "raw_docs"])  # type: ignore[arg-type]
+    assert news.tick() is None
+
+
+def test_automation_of_the_project_stays_its_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    @dg.asset(deps=[["news", "curated_output"]], automation_condition=dg.AutomationCondition.eager())
+    def training() -> None: ...
+
+    project = Project(tmp_path, instance)
+    defs = dg.Definitions.merge(project.defs, dg.Definitions(assets=[training]))
+    dg.Definitions.validate_loadable(defs)
+    repository = defs.get_repository_def()
+    default = repository.get_sensor_def("default_automation_condition_sensor")
+    theirs = default.asset_selection.resolve(repository.asset_graph)
+    ours = repository.get_sensor_def("news_follow_upstream").asset_selection.resolve(repository.asset_graph)
+    assert training.key in theirs and ours and theirs.isdisjoint(ours)
+
+
+def test_without_automation_nothing_starts_by_itself(tmp_path: Path) -> None:
+    defs = build_definitions(make_corpus(tmp_path), upstream={"raw_docs": ["docs"]}, automation=False)
+    assert not defs.sensors and not defs.schedules
+    assert not any(spec.automation_condition for spec in defs.resolve_all_asset_specs())
+
+
+def test_a_partition_a_day_is_one_corpus_that_grows(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    news = Project(tmp_path, instance, days=True)
+    assert news.tick() is None
+    for day, new in (("2026-11-03", 12), ("2026-11-05", 4)):  # and none on the days before and between
+        news.update(day)
+        request = news.tick()
+        assert request and request.partition_key is None
+        shown = metadata_of(news.run("raw_docs", "base_model", "token_counts"))
+        assert shown["news/raw_docs"]["new_documents"].value == new
+        assert shown["news/token_counts"]["new_documents"].value == new
+        assert news.tick() is None
+    assert shown["news/raw_docs"]["documents"].value == 16
+    # A day that is made again with the same records changes nothing that follows.
+    version = versions_of(news.run("raw_docs"))
+    news.written -= 1
+    news.update("2026-11-05")
+    assert news.tick()
+    assert versions_of(news.run("raw_docs")) == version
+
+
+def test_two_corpora_side_by_side_know_their_own_runs(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = {prefix: make_corpus(tmp_path / prefix) for prefix in ("news", "wiki")}
+    pipelines = {
+        prefix: Pipeline(GRAPH, load_settings(config), config, (prefix,))
+        for prefix, config in corpora.items()
+    }
+    (run, picked, theirs, other) = (
+        create_run_for_test(
+            instance,
+            job_name=job,
+            status=dg.DagsterRunStatus.STARTED,
+            asset_selection=frozenset({dg.AssetKey([prefix, "clusters"])}) if job == "__ASSET_JOB" else None,
+            tags=tags_of(pipelines[store].settings),
+        )
+        for job, prefix, store in (
+            ("news_curate", "news", "news"),
+            ("__ASSET_JOB", "news", "news"),
+            ("__ASSET_JOB", "wiki", "news"),
+            ("wiki_curate", "wiki", "wiki"),
+        )
+    )
+    later = time.time() + SILENT_SECONDS + 1
+    monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
+    context = dg.build_sensor_context(instance=instance)
+    result = watch_input(pipelines["news"]).evaluate_tick(context)
+    assert "was found dead" in str(result.skip_message)
+    statuses = [status_of(instance, one) for one in (run, picked, theirs, other)]
+    assert statuses == [dg.DagsterRunStatus.FAILURE] * 2 + [dg.DagsterRunStatus.STARTED] * 2
+
+
+def test_a_result_of_the_command_line_does_not_hide_an_update(news: Project) -> None:
+    """It is reported without a run, so nothing tells when it began to read."""
+    news.update()
+    news.instance.report_runless_asset_event(dg.AssetMaterialization(["news", "raw_docs"]))
+    assert news.tick()

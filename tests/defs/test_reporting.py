@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import io
 import json
 import os
 import socket
@@ -20,8 +21,11 @@ import pytest
 
 from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
+from dagster_divorder.defs.automation import watch_input
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.connect import store_of
 from tests.defs.conftest import BINARIES, execute, make_corpus, metadata_of, unsynced
 from tests.ui.dagster_dev import READY_SECONDS, until
 
@@ -140,6 +144,38 @@ def test_assets_of_others_that_dagster_knew_before_stay_inputs(home: Path, corpu
         assert set(instance.all_asset_keys()) == known
         changed = instance.get_latest_materialization_event(dg.AssetKey(["news", "daily", "clusters"]))
         assert changed.asset_materialization.metadata["changed"].value is False
+
+
+def test_the_sensor_starts_nothing_for_what_the_command_line_reads(
+    home: Path, corpus: Path, run: Run
+) -> None:
+    settings = load_settings(corpus)
+    settings = settings.model_copy(
+        update={"advanced": settings.advanced.model_copy(update={"settle_seconds": 0.0})}
+    )
+    sensor, cursor, documents = watch_input(Pipeline(GRAPH, settings)), None, corpus.parent / "docs.jsonl"
+    before = documents.read_bytes()
+
+    def tick() -> str:
+        nonlocal cursor
+        with dg.DagsterInstance.get() as instance:
+            result = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
+        cursor = result.cursor
+        return "starts a run" if result.run_requests else str(result.skip_message)
+
+    try:
+        run("run")
+        assert tick() == "no change in 1 input file since the last run"
+        documents.write_bytes(before + b'{"text": "one more"}\n')
+        with store_of(settings.store).lease():
+            assert "the store is in use" in tick()
+        assert "raw_docs" in run("run")["assets"]
+        assert tick() == "only times differ: 1 input file, every byte as the last run read it"
+        documents.write_bytes(before)
+        assert tick() == "starts a run"
+    finally:
+        documents.write_bytes(before)
+        run("run")
 
 
 def ask(url: str, query: str) -> Any:
@@ -291,6 +327,30 @@ def test_a_password_is_sent_and_not_shown(other_server: str, run: Run) -> None:
     assert "cret" not in str(reported)
 
 
+@pytest.mark.parametrize(
+    ("host", "sent"),
+    [("my-org.dagster.plus", True), ("dagster.plus.example.com", False), ("localhost", False)],
+)
+def test_a_token_goes_to_dagster_plus_alone(
+    host: str, sent: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[urllib.request.Request] = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        requests.append(request)
+        return io.BytesIO(b"{}")
+
+    monkeypatch.setenv("DAGSTER_CLOUD_API_TOKEN", "secret")
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert run("run", "--report-to", f"https://{host}/prod")["error"] is None
+    assert {request.full_url for request in requests} == {
+        f"https://{host}/prod/report_asset_{event}/" for event in ("materialization", "check")
+    }
+    assert {request.get_header("Dagster-cloud-api-token") for request in requests} == {
+        "secret" if sent else None
+    }
+
+
 @pytest.mark.parametrize("kind", ["missing", "relative", "a file", "settings that are none", "other storage"])
 def test_a_home_that_takes_no_report_stops_no_run(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -321,3 +381,19 @@ def test_options_that_lead_nowhere_are_refused_before_the_run(
         with pytest.raises(SystemExit):
             main(["run", "--report-to", url])
         assert "is no address of a webserver" in capsys.readouterr().err
+
+
+def test_a_check_that_fails_is_named_and_fails_nothing(
+    home: Path, corpus: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIVORDER_ORDER__STRATEGY", "random")
+    monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "random")
+    reported = run("stats")
+    assert reported["failed"] == ["order_beats_shuffling"] and reported["error"] is None
+    assert "failed: order_beats_shuffling" in reported["said"]
+    key = dg.AssetCheckKey(dg.AssetKey("diversity_metrics"), "order_beats_shuffling")
+    with dg.DagsterInstance.get() as instance:
+        record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    evaluation = record.event.dagster_event.event_specific_data
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "What to do:" in evaluation.description

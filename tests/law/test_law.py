@@ -142,7 +142,7 @@ ALL_CHOICES = CHOICES | {
     "advanced.silhouette_documents": (0, 5),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
-    "order.frozen_tokens": (0, 50, 300),
+    "order.frozen_tokens": (None, 0, 50, 300),
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "order.targets": (
         {},

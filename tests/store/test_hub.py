@@ -117,9 +117,12 @@ def test_what_lies_beside_an_output_comes_and_goes_with_commits_of_its_own(
     output = OutputFolder(store, place, manifest=EXPORT_MANIFEST)
     with output:
         output.stage("train-0.bin", lambda file: file.write(b"x"))
-        assert output.remove_beside() == [BESIDE[0]]
+        earlier = "ordering_report-2026-11-26.html"
+        assert output.keep_beside("2026-11-26") == ([earlier], [])
+        assert BESIDE[0] in hub.files and earlier not in hub.files
         output.commit({"key": "0" * 32})
-    assert len(hub.received) == 2 and sorted(hub.files) == ["_/manifest.json", "train-0.bin"]
+    assert len(hub.received) == 2 and sorted(hub.files) == ["_/manifest.json", earlier, "train-0.bin"]
+    assert hub.files[earlier] == b"page"
     write_beside(store, place, {BESIDE[0]: b"page"})
-    assert remove_beside(store) == [BESIDE[0]]
+    assert remove_beside(store) == [earlier, BESIDE[0]]
     assert sorted(hub.files) == ["_/manifest.json", "train-0.bin"]

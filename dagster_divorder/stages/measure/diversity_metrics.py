@@ -371,9 +371,7 @@ def load_verdict(run: Run) -> Verdict:
 def remedy(settings: Settings) -> str:
     """What to change where the sequences do not beat shuffling."""
     if settings.packing.method == "related":
-        return (
-            "packing.method = 'related' puts like documents into one sequence on purpose; 'concat' mixes them"
-        )
+        return "packing.method = 'related' puts similar documents into one sequence on purpose; 'concat' mixes them"
     for name, strategy in (
         ("sequence.strategy", settings.sequence.strategy),
         ("order.strategy", settings.order.strategy),
@@ -382,17 +380,17 @@ def remedy(settings: Settings) -> str:
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.order.targets:
         return (
-            f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
-            "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
+            f"order.targets moves {', '.join(settings.order.targets)}, and correlated traits move with it, as topics "
+            "do with sources: leave these out of order.traits, or give them targets of their own"
         )
     if settings.curriculum.on:
         return (
-            "give more room with curriculum.window, give the trait more weight in order.traits, or make fewer values "
-            "of it (clusters.k, order.length_bins)"
+            "set a larger curriculum.window, give the trait more weight in order.traits, or give it fewer values "
+            "(clusters.k, order.length_bins)"
         )
-    fill = "; where long documents fill whole sequences, cut them with packing.piece_tokens"
+    fill = "; if long documents fill whole sequences, cut them with packing.piece_tokens"
     return (
-        "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
+        "give the trait more weight in order.traits, balance fewer traits, or give them fewer values (clusters.k, "
         f"order.length_bins){fill if settings.packing.packs else ''}"
     )
 
@@ -483,7 +481,7 @@ def _nothing_drifts(run: Run) -> Finding:
     sequences. The output is whole and can be trained on even if this fails."""
     drift = load_stationarity(run)
     meaning = (
-        "what is read last is like what is read first, as far as it can be told"
+        "the end of training is like its beginning, as far as these features show"
         if drift.passed
         else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
     )
@@ -492,15 +490,15 @@ def _nothing_drifts(run: Run) -> Finding:
         shuffles, meaning = (
             "shuffles inside the windows of its schedule",
             (
-                "only the score moves, and what goes with it"
+                "only the score moves, and whatever depends on it"
                 if drift.passed
-                else "more moves than the score and what goes with it. The output is whole and can be trained on"
+                else "more moves than the score and whatever depends on it. The output is whole and can be trained on"
             ),
         )
     return Finding(
         passed=drift.passed,
-        text=f"{drift.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} {shuffles}: what the training "
-        f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meaning}.",
+        text=f"{drift.text()}\n\nCompared, along the order and in {DRIFT_SHUFFLES} {shuffles}: features of the "
+        f"training sequences, such as topics, lengths, words and places in the input.\n\nFor training: {meaning}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": drift.rows()},
     )
@@ -564,8 +562,8 @@ DIVERSITY_METRICS = WholeCorpus(
         ),
         Check(
             name="nothing_drifts",
-            description="What a model reads last is like what it reads first: along the training sequences nothing "
-            "changes more than in shuffles of them, not even what the order never saw, such as words.",
+            description="The end of training is like its beginning: along the training sequences nothing changes more "
+            "than in shuffles of them, not even features that the order never saw, such as words.",
             check=_nothing_drifts,
         ),
     ),

@@ -210,11 +210,11 @@ def follows_the_schedule(run: Run) -> Finding:
     if astray:
         text = f"The {' and the '.join(astray)} do not follow {name}: {figures}."
         remedy = (
-            "set a smaller curriculum.window, in which they move, and order.separate_copies = false where copies are "
-            "many; if it stays, delete the store's results of greedy_order and sequence_order and run again"
+            "set a smaller curriculum.window, and order.separate_copies = false if there are many copies; if the "
+            "deviation stays, delete the store's results of greedy_order and sequence_order and run again"
         )
     elif gap is not None:
-        text = f"What is asked of {name} cannot be had: tenths are {gap:.3f} off even by the schedule alone."
+        text = f"The order cannot follow {name}: tenths are {gap:.3f} off even by the schedule alone."
         remedy = _remedy_out_of_reach(settings)
     else:
         text, remedy = f"The order follows {name}: {figures}.", ""
@@ -235,12 +235,14 @@ def _remedy_out_of_reach(settings: Settings) -> str:
             "ranks, each for its share of training"
         )
     if curriculum.keep:
-        return f"curriculum.keep holds the shares of {', '.join(curriculum.keep)}, which go with the score: keep fewer"
+        return (
+            f"curriculum.keep holds the shares of {', '.join(curriculum.keep)}, tied to the score: keep fewer"
+        )
     if settings.order.frozen_tokens:
-        return "what is consumed already (order.frozen_tokens) leaves no more; nothing needs to be done"
+        return "the consumed tokens (order.frozen_tokens) leave no better schedule; nothing needs to be done"
     return (
-        "sequences hold documents of unlike scores: shorter sequences (sequence.length), or packing.method = "
-        '"concat", keep like scores together'
+        "sequences hold documents of different scores: shorter sequences (sequence.length), or packing.method = "
+        '"concat", keep similar scores together'
     )
 
 

@@ -93,11 +93,11 @@ def remedy(settings: Settings) -> str:
     """What to change where something drifts."""
     if settings.sequence.strategy != "balanced":
         return (
-            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps still what no trait names"
+            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps other features still too"
         )
     return (
-        "balance what drifts, if it is a field of the input, by naming it in order.traits; sequence.strategy = "
-        "'random' keeps everything as still as shuffling does"
+        "if a field of the input drifts, name it in order.traits; sequence.strategy = 'random' keeps everything as "
+        "still as shuffling does"
     )
 
 

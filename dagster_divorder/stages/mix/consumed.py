@@ -6,7 +6,7 @@ and must keep what is consumed: they read it here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xxhash
@@ -14,16 +14,20 @@ import xxhash
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, Result, load_receipt, load_result
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 CHANGED = "the last output begins otherwise"
+ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
+"""The stages that together decide what a trainer reads, each made from the one before."""
 REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
 
 
@@ -99,15 +103,15 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else CHANGED
 
 
-def freeze_prefix(run: Run) -> Mapping[str, bytes]:
-    """Documents and sequences of the last output up to `order.frozen_tokens`: those that begin in so many tokens of the
-    document order, or where records are not packed, those in these sequences.
+def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
+    """Documents and sequences of the last output up to `wanted` tokens (default: `order.frozen_tokens`): those that
+    begin in so many tokens of the document order, or where records are not packed, those in these sequences.
 
     Raises:
         InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
         or end of text.
     """
-    wanted = run.settings.order.frozen_tokens
+    wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
         raise InputError(
@@ -115,10 +119,11 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
-    packs, tokens = packed.figures.get("method") != "none", last.facts["tokens"]
-    if not packs:
-        # A trainer reads every record as a padded sequence.
-        tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    packs = packed.figures.get("method") != "none"
+    # A trainer reads padded sequences; where records are packed, those may leave documents out.
+    tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    if packs:
+        tokens = max(tokens, last.facts["tokens"])
     if wanted > tokens:
         raise InputError(
             f"order.frozen_tokens is {wanted}; the last output has {tokens} tokens, and no more can "
@@ -140,9 +145,7 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
         )
     sequences = _sequences(run, output, -(-wanted // length))
     if not packs:
-        _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
-        in_sequences = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
-        return {DOCUMENTS: pack(in_sequences), SEQUENCES: pack(sequences)}
+        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
@@ -158,8 +161,78 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
     }
 
 
-def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
-    """The runs of the first `count` sequences of an output, in order, by record id and copy."""
+def keys_of_the_order(run: Run) -> dict[str, str]:
+    """The keys of the current results of ORDERS, by which `first_change` finds them later."""
+    return {stage: run.receipt(stage).key for stage in ORDERS}
+
+
+def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, int] | None:
+    """(the first sequence of an earlier order that the current one does not have in its place, the number of sequences
+    of that order), both of the first epoch, or of records as they are first read; None where the store no longer has
+    that order. keys: of `keys_of_the_order`."""
+    before = [load_result(run.store, stage, keys[stage]) for stage in ORDERS]
+    if any(result is None for result in before):
+        return None
+    orders, now = [result for result in before if result], [run.receipt(stage) for stage in ORDERS]
+    try:
+        then, rows = (_sequences(run, output, None) for output in (orders, now))
+    except DamagedFileError:
+        return None
+    if unit == "record":
+        return _equal(*(_first_reads(sequences)["id"] for sequences in (then, rows))), len(
+            _first_reads(then)["id"]
+        )
+    count, then_facts, facts = len(then["indptr"]) - 1, orders[1].facts, now[1].facts
+    names = ("tokens_key", "sequence_length", "end_of_text")
+    if any(then_facts.get(name, facts.get(name)) != facts.get(name) for name in names):
+        return 0, count
+    runs = min(_equal(then[name], rows[name]) for name in ("id", "start", "length"))
+    ends = _equal(then["indptr"], rows["indptr"]) - 1
+    return min(ends, int(np.searchsorted(then["indptr"], runs, side="right")) - 1), count
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> int:
+    """How many rows two arrays have in common from their beginning on."""
+    rows = min(len(one), len(other))
+    differ = (one[:rows] != other[:rows]).reshape(rows, -1).any(axis=1)
+    return int(differ.argmax()) if differ.any() else rows
+
+
+def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The records of sequences, each copy once, in the order in which they are first read: `id` and `copy`."""
+    _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
+    return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+
+
+def reordered(
+    run: Run, before: Receipt | None, places: Sequence[str], unit: Unit = "row"
+) -> Reordered | None:
+    """What a stage of an output, by its receipt before, changes of the order in these places; None where the choice is
+    made (`order.frozen_tokens`), or every row (or record) stays in its place."""
+    if run.settings.order.frozen_tokens is not None or not places:
+        return None
+    keys = before.facts.get("orders") if before else None
+    change = first_change(run, keys, unit) if keys else None
+    if change is None:
+        return Reordered(places, unit)
+    return Reordered(places, unit, *change) if change[0] < change[1] else None
+
+
+def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
+    """What the run that wrote the present exports (or records in training order) changed of those before; None where
+    the choice is made since (`order.frozen_tokens`). by_the_last_run: only if that was the last run."""
+    if run.settings.order.frozen_tokens is not None:
+        return None
+    for stage in (OUTPUT, "exports"):
+        receipt = load_receipt(run.store, stage) if run.graph[stage].when(run.settings) else None
+        # A result that is kept still tells of the run that made it.
+        if receipt and "reordered" in receipt.figures and (receipt.facts["computed"] or not by_the_last_run):
+            return Reordered(**receipt.figures["reordered"])
+    return None
+
+
+def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:
+    """The runs of the first `count` sequences of an output, by default all, in order, by record id and copy."""
     last, packed, sequence_order = output
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     plan = unpack(run.store.read_verified(packed.files["plan"]))
@@ -177,9 +250,7 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
 
 def last_output(store: Store) -> tuple[Receipt, Receipt, Receipt] | None:
     """The receipts of greedy_order, packed_sequences and sequence_order if each was made from the one before."""
-    order, packed, sequences = (
-        load_receipt(store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
-    )
+    order, packed, sequences = (load_receipt(store, name) for name in ORDERS)
     if not (order and packed and sequences):
         return None
     made_from = (packed.upstream["greedy_order"], sequences.upstream["packed_sequences"])

@@ -148,7 +148,7 @@ def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, e
     return Finding(
         passed=passed,
         text=f"{items:,} {nouns}, each exactly {often}." if passed else f"Of {items:,} {nouns}: {faults}.",
-        remedy=f"{remedy}; do not train on an output of this one",
+        remedy=f"{remedy}; do not train on an output of this order",
         figures={
             "items": items,
             "orders": len(orders),
@@ -241,7 +241,7 @@ GREEDY_ORDER = WholeCorpus(
     checks=(
         Check(
             name="order_is_a_permutation",
-            description="The order names every accepted record exactly once: none is lost, none comes twice.",
+            description="The order names every accepted record exactly once: no record is lost, none comes twice.",
             check=_is_a_permutation,
             blocking=True,
         ),

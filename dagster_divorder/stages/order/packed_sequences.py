@@ -410,8 +410,8 @@ def _no_token_lost(run: Run) -> Finding:
     where = "" if first is None else f"; the first document at fault is record {first:,} of the input"
     return Finding(
         passed=False,
-        text=f"Of {covered.tokens:,} tokens {covered.missing:,} are in no sequence, {covered.doubled:,} are laid "
-        f"again, and {covered.outside:,} are laid that no document has{where}.",
+        text=f"Of {covered.tokens:,} tokens, {covered.missing:,} are in no sequence and {covered.doubled:,} are in "
+        f"a sequence more than once; {covered.outside:,} tokens of sequences are in no document{where}.",
         remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
         figures=figures,
     )
@@ -504,7 +504,7 @@ PACKED_SEQUENCES = WholeCorpus(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice. Left out are only those that packing.too_long and the loss mask name.",
+            "trained on twice. Only packing.too_long and the loss mask leave tokens out.",
             check=_no_token_lost,
             blocking=True,
         ),

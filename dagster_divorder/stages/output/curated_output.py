@@ -24,6 +24,7 @@ from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.reordered import in_training_order
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -41,6 +42,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
+from dagster_divorder.stages.mix.consumed import ORDERS, keys_of_the_order, reordered
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
     heldout_table,
@@ -61,11 +63,12 @@ from dagster_divorder.store.ids import places
 from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.state import Receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
+    KEPT_BESIDE,
     RECORDS,
     OutputFolder,
     check_format,
@@ -129,6 +132,12 @@ def _write_curated_output(run: Run) -> Made:
     del ids
     # Also a manifest that was being replaced when a run was killed: the delta is counted from that output.
     before = read_manifest(folder, replaced=True)
+    trained_on = [
+        str(place) for place, name in in_training_order(run.settings) if before and name == MANIFEST
+    ]
+    change = reordered(run, load_receipt(run.store, OUTPUT), trained_on, "record")
+    if change:
+        run.progress.note(change.sentence)
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
@@ -141,11 +150,12 @@ def _write_curated_output(run: Run) -> Made:
         "folder": str(folder),
         "files": files,
         "bytes": sum(entry["bytes"] for entry in files.values()),
+        **({"reordered": change.figures} if change else {}),
     }
     # The picture carries the date, which must not make another version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
-    return Made(stored_files, {"files": list(files)}, figures)
+    return Made(stored_files, {"files": list(files), "orders": keys_of_the_order(run)}, figures)
 
 
 def _lacks_output(run: Run, key: str) -> str | None:
@@ -217,9 +227,14 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             delta = before["delta"]
         else:
             delta = _delta(run, _ids(run, file), before)
-            # Removed before the commit, so that no page ever lies beside an output that it does not show.
-            for name in output.remove_beside():
-                run.progress.note(f"{name} showed the output that is replaced, and is removed")
+            # Before the commit, so that no page ever lies under its name beside an output that it does not show.
+            kept, dropped = output.keep_beside(_written(before) if before else "")
+            if kept:
+                run.progress.note(f"what showed the output that is replaced is kept: {', '.join(kept)}")
+            if dropped:
+                run.progress.note(
+                    f"{', '.join(dropped)}: removed; kept is what shows the last {KEPT_BESIDE} earlier outputs"
+                )
         return output.commit(
             manifest | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta}
         )
@@ -268,7 +283,7 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
 
 
 def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
-    settings = run.settings
+    settings, now = run.settings, time.localtime()
     before = run.graph.needed(settings, *_curated_output_reads(settings))
     stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
@@ -277,7 +292,8 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     return {
         "meta_version": META_VERSION,
         "key": key,
-        "date": time.strftime("%Y-%m-%d"),
+        "date": time.strftime("%Y-%m-%d", now),
+        "time": time.strftime("%H:%M:%S", now),
         "input": {
             "files": run.receipt("raw_docs").facts["files"],
             "bytes": raw_docs["file_bytes"],
@@ -296,7 +312,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "space": {name: space[name] for name in SPACE if name in space},
         "k": run.receipt("centroids").facts["k"],
         "strategy": settings.order.strategy,
-        "frozen_tokens": settings.order.frozen_tokens,
+        "frozen_tokens": settings.order.frozen_tokens or 0,
         "traits": settings.order.traits,
         **({"mixing": load_mixing(run)} if settings.repeats else {}),
         "targets": settings.order.targets,
@@ -340,6 +356,13 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
 
     rows = np.sort(rows_by_id(run.store, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
+
+
+def _written(manifest: dict[str, Any]) -> str:
+    """When an output was written, as names of files have it."""
+    # Manifests of earlier versions have no time.
+    parts = [manifest.get("date", ""), manifest.get("time", "").replace(":", "")]
+    return "T".join(filter(None, parts))
 
 
 def _ids(run: Run, file: str) -> np.ndarray:
@@ -419,17 +442,12 @@ def _difference(output: Multiset, planned: Multiset) -> str:
     for unit in ("records", "bytes"):
         if getattr(output, unit) != getattr(planned, unit):
             return f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
-    return (
-        f"as many, but other ones (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
-    )
+    return f"the same number, but others (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
 
 
 def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
     files = [{"file": name, **entry} for name, entry in receipt.figures["files"].items()]
     return {"output_folder": Link(run.settings.output.path), "output_files": Table(files[:200])}
-
-
-ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 
 def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
@@ -488,7 +506,7 @@ CURATED_OUTPUT = WholeCorpus(
         Check(
             name="every_record_in_output",
             description="The output holds every accepted record that packing does not leave out, byte for byte, as "
-            "often as the input does. Compared are their number, their bytes, and the sum of their hashes.",
+            "often as the input does. The check compares their number, their bytes, and the sum of their hashes.",
             check=_every_record_in_output,
             blocking=True,
         ),

@@ -30,6 +30,7 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
+from dagster_divorder.pipeline.reordered import Reordered
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -46,6 +47,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -61,7 +63,7 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
 from dagster_divorder.store.sample import rows_by_id, sample_texts
-from dagster_divorder.store.state import Receipt
+from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
@@ -73,10 +75,14 @@ from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.write.exports.text import TEXT
 
 TAG_DIGITS = 8
+KEEP_THE_ORDER = "trainers_keep_the_order"
+"""The check that also says what a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order = load_packed(run), load_sequence_order(run)
+    plan, order, change = load_packed(run), load_sequence_order(run), _reordered(run)
+    if change:
+        run.progress.note(change.sentence)
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
         tokens = stored_tokens(run, load_base_model(run).directory, scratch)
         for name in run.settings.exports.formats:
@@ -99,8 +105,27 @@ def _write_exports(run: Run) -> Made:
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
         )
-    figures = {"exports": table}
-    return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
+    figures = {"exports": table, **({"reordered": change.figures} if change else {})}
+    facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
+
+
+def _reordered(run: Run) -> Reordered | None:
+    """The exports that are there in another order than they come to have."""
+    before, plan = load_receipt(run.store, "exports"), plan_fingerprint(run)
+    last = before.facts.get("plan") if before else None
+    places: dict[Any, list[str]] = {}
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
+        if manifest is None:
+            continue
+        # A run that was killed may have written some formats.
+        written = manifest["plan"] == plan and before and last and name in before.facts["formats"]
+        places.setdefault(last if written else manifest["plan"], []).append(str(folder))
+    places.pop(plan, None)
+    of_last = set(places) <= {last}
+    return reordered(run, before if of_last else None, [place for each in places.values() for place in each])
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
@@ -256,7 +281,7 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         },
         "packing": settings.packing.model_dump(),
         "sequence": settings.sequence.model_dump(),
-        "order": settings.order.model_dump(mode="json"),
+        "order": settings.order.written,
         "seed": settings.seed,
     }
 
@@ -497,7 +522,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         if manifest is None:
             return Finding(
                 passed=False,
-                text=f"{file_at(folder, EXPORT_MANIFEST)} is not there, or not whole.",
+                text=f"{file_at(folder, EXPORT_MANIFEST)} is missing or incomplete.",
                 remedy="materialise exports again, which then writes this format anew",
             )
         trainers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
@@ -520,15 +545,18 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 for replayed in replays
             ]
             unordered += [] if any(replayed.here.kept.in_order for replayed in replays) else [name]
-    return Finding(
-        passed=not unordered,
-        text=f"No trainer reads {', '.join(unordered)} in the order of the plan."
+    text = (
+        f"No trainer reads {', '.join(unordered)} in the order of the plan."
         if unordered
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
-        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration.",
-        remedy="set exports.world_size, micro_batch and workers to those of the trainer",
-        figures={"trainers": rows},
+        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
+    remedies = (
+        ["set exports.world_size, micro_batch and workers to those of the trainer"] if unordered else []
+    )
+    if change := last_change(run):
+        text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
+    return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
 
 
 EXPORTS = WholeCorpus(
@@ -558,9 +586,10 @@ EXPORTS = WholeCorpus(
             blocking=True,
         ),
         Check(
-            name="trainers_keep_the_order",
-            description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
-            "table has each trainer that reads it, by default and at its best.",
+            name=KEEP_THE_ORDER,
+            description="At least one trainer reads each export in the order of the plan, global batch for global "
+            "batch; a table lists each trainer that reads it, by default and at its best. No run has reordered rows "
+            "that a trainer may have read, unless order.frozen_tokens allows it.",
             check=_trainers_keep_the_order,
         ),
     ),

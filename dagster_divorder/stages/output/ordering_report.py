@@ -518,7 +518,7 @@ def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
         # Kept from before [refit], so that reports keep their keys.
-        "order": {**settings.order.model_dump(mode="json"), "refit": "auto"},
+        "order": {**settings.order.written, "refit": "auto"},
         "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.number or "auto",

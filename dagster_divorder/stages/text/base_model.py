@@ -266,7 +266,7 @@ def _is_of_this_corpus(run: Run) -> Finding:
     share_left = documents_left(run, run.receipt("base_model"))
     return Finding(
         passed=_another_corpus(share_left) is None,
-        text=f"{share_left:.0%} of the documents that the base model was made on are left in the input.",
+        text=f"{share_left:.0%} of the documents that the base model was trained on are still in the input.",
         remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
         figures={"documents_left": share_left},
     )
@@ -331,8 +331,8 @@ BASE_MODEL = PinnedFit(
     checks=(
         Check(
             name="base_model_is_of_this_corpus",
-            description="The base model was made on documents that are still in the input. One of another corpus cuts "
-            "these texts into more tokens than need be.",
+            description="The base model was trained on documents that are still in the input. A model of another "
+            "corpus cuts these texts into more tokens than necessary.",
             check=_is_of_this_corpus,
         ),
     ),

@@ -164,10 +164,10 @@ def _documents_have_tokens(run: Run) -> Finding:
     first = f" (the first: record {int(empty.argmax()):,} of the input)" if empty.any() else ""
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT,
-        text=f"{int(empty.sum()):,} of {len(empty):,} documents have no token{first}, {share:.2%}; at most "
-        f"{MAX_SHARE_WITHOUT:.0%} should.",
-        remedy="look at those documents; a tokenizer without bytes or an unknown token drops what it was not made for: "
-        "set model.base to a model of these languages, or take the documents out of the input",
+        text=f"{int(empty.sum()):,} of {len(empty):,} documents have no token{first}, {share:.2%}; expected at most "
+        f"{MAX_SHARE_WITHOUT:.0%}.",
+        remedy="look at these documents; a tokenizer without bytes or an unknown token drops text that it does not "
+        "know: set model.base to a model of these languages, or remove the documents from the input",
         figures={"without_tokens": int(empty.sum()), "share": share},
     )
 
@@ -190,8 +190,8 @@ TOKEN_COUNTS = PerDocument(
     checks=(
         Check(
             name="documents_have_tokens",
-            description="The tokenizer makes tokens of nearly every document. One without tokens is in the output, and "
-            "a model learns nothing from it.",
+            description="The tokenizer makes tokens from nearly every document. A document without tokens is in the "
+            "output, but a model learns nothing from it.",
             check=_documents_have_tokens,
         ),
     ),

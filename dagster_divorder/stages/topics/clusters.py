@@ -97,10 +97,10 @@ def _documents_have_vectors(run: Run) -> Finding:
     share = (zero + not_finite) / documents
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
-        text=f"Of {documents:,} documents {zero:,} have a zero vector and {not_finite:,} had one that is not finite, "
-        f"{share:.2%}; at most {MAX_SHARE_WITHOUT_VECTOR:.0%} should.",
-        remedy=f"look at what {stage} was made with: documents without tokens have zero vectors, a model with "
-        'damaged weights or too narrow a type (deep.dtype; "float32" is the widest) has vectors that are not finite',
+        text=f"Of {documents:,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
+        f"{share:.2%}; expected at most {MAX_SHARE_WITHOUT_VECTOR:.0%}.",
+        remedy=f"check the input and model of {stage}: documents without tokens have zero vectors; damaged weights or "
+        'too narrow a number type (deep.dtype; "float32" is the widest) give vectors that are not finite',
         figures={"zero": zero, "not_finite": not_finite, "share": share},
     )
 
@@ -126,10 +126,10 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         text=f"{'; '.join(faults)}."
         if faults
         else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
-        remedy="fit them again (divorder run --refit clusters), with more clusters where one holds most "
-        '(clusters.k, or "auto") and fewer where some are empty; a boilerplate text in most documents also makes one '
-        "large cluster: look at its documents in the cluster map, and take such text out of the input; vectors that "
-        "are all alike come of a model with damaged weights, or of a tokenizer that knows none of the texts' words",
+        remedy="fit them again (divorder run --refit clusters), with more clusters if one holds most documents "
+        '(clusters.k, or "auto") and fewer if some are empty; a boilerplate text in most documents also makes one '
+        "large cluster: look at its documents in the cluster map, and remove such text from the input; if all vectors "
+        "are alike, the model has damaged weights, or the tokenizer knows none of the texts' words",
         figures={"k": k, "empty": len(empty), "largest": sizes[largest], "largest_share": share},
     )
 
@@ -138,7 +138,7 @@ def _number_is_clear(run: Run) -> Finding:
     if run.settings.clusters.number:
         return Finding(
             passed=True,
-            text=f"clusters.k is {run.settings.clusters.number:,}, and asks for no recommendation.",
+            text=f"clusters.k is {run.settings.clusters.number:,}, so no recommendation is needed.",
         )
     facts = run.receipt("k_calibration").facts
     clear = facts["recommended"] is not None
@@ -146,8 +146,8 @@ def _number_is_clear(run: Run) -> Finding:
     return Finding(
         passed=clear,
         text=f"{outcome[0].upper()}{outcome[1:]}.",
-        remedy="set clusters.k by what the order gains (the table of k_calibration), or set it to a "
-        "list of fewer numbers, further apart, to try",
+        remedy="choose clusters.k by the gain of the order (the table of k_calibration), or set it to a "
+        "list of fewer numbers that are farther apart",
         figures={"k": facts["k"]},
     )
 
@@ -175,19 +175,19 @@ CLUSTERS = PerDocument(
     checks=(
         Check(
             name="documents_have_vectors",
-            description="Nearly every document has a vector, by which its topic is found. One without lands in any "
-            "cluster.",
+            description="Nearly every document has a vector, which decides its topic. A document without one lands in "
+            "any cluster.",
             check=_documents_have_vectors,
         ),
         Check(
             name="clusters_not_degenerate",
-            description="Clusters tell documents apart: none is empty, none holds most of the corpus. If they do not, "
-            "the order spreads topics that say little.",
+            description="Clusters tell documents apart: none is empty, and none holds most of the corpus. Otherwise "
+            "the order spreads topics that mean little.",
             check=_clusters_not_degenerate,
         ),
         Check(
             name="number_of_clusters_is_clear",
-            description='The number of clusters is set, or (`clusters.k = "auto"`) the silhouettes tell one.',
+            description='The number of clusters is set, or (`clusters.k = "auto"`) one number is clearly best.',
             check=_number_is_clear,
         ),
     ),

@@ -1,0 +1,236 @@
+"""`DivOrderComponent`: a corpus in a folder of a Dagster project, by YAML or Python.
+
+Every command of `dg` imports this module, so what makes definitions is imported when they are made. Annotations are
+evaluated, since Dagster makes the schema of the YAML from them.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import dagster as dg
+from dagster.components.component_scaffolding import scaffold_component
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.core.decl import ComponentDecl, ComponentLoaderDecl
+from dagster.components.core.defs_module import ComponentLoc, ComponentPath, find_defs_or_component_yaml
+from dagster.components.resolved.core_models import AssetAttributesModel
+from dagster.components.utils.translation import TranslatorResolvingInfo
+from pydantic import BaseModel, Field
+
+from dagster_divorder.errors import DivOrderError, SettingsError
+
+if TYPE_CHECKING:
+    from dagster_divorder.settings import Settings
+
+CONFIG = "divorder.toml"
+
+
+class ScaffoldParams(BaseModel):
+    """What `dg scaffold defs dagster_divorder.DivOrderComponent` takes."""
+
+    paths: list[str] = Field([], description="Files, folders or globs of the corpus.")
+    text_field: str | None = Field(None, description="Field of the records that holds the text.")
+
+
+class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
+    """Writes the component, and beside it the settings that `divorder init` writes."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldParams]:
+        return ScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        folder = request.target_path.parent if request.append else request.target_path
+        try:
+            _write_settings(request.params, folder / CONFIG, request.project_root or Path.cwd())
+        except DivOrderError as error:
+            # `dg` refuses a folder that is there, so that another try would fail.
+            with suppress(OSError):
+                folder.rmdir()
+            raise click.ClickException(str(error)) from None
+        attributes = {"config": CONFIG, "key_prefix": re.sub(r"\W", "_", folder.name, flags=re.ASCII)}
+        scaffold_component(request, attributes)
+        if request.scaffold_format == "python":
+            file = folder / "component.py"
+            values = ", ".join(f'{name}="{value}"' for name, value in attributes.items())
+            returned = f"DivOrderComponent:\n    return DivOrderComponent({values})"
+            file.write_text(file.read_text().replace("DivOrderComponent: ...", returned))
+
+
+def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
+    from dagster_divorder.propose import Proposal, blank, look, refuse_existing, write_settings
+
+    if params.paths:
+        write_settings(Proposal(blocks=look(params.paths, params.text_field)), file, project=project)
+    else:
+        refuse_existing(file)
+        file.write_text(blank(file.parent, project), encoding="utf-8")
+
+
+def _resolve_translation(
+    context: dg.ResolutionContext, attributes: Any
+) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
+    info = TranslatorResolvingInfo(attributes, context, "translation")
+    return lambda spec: info.get_asset_spec(spec, {"spec": spec})
+
+
+@dg.scaffold_with(DivOrderScaffolder)
+@dataclass(kw_only=True)
+class DivOrderComponent(dg.Component, dg.Resolvable):
+    """Orders a corpus of training data so that every window of training carries the corpus's own mix.
+
+    Its assets lead from the records to their curated order, its exports for trainers, and evidence. A run computes only
+    what is new. `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings
+    for a corpus; without paths, they say what to fill in.
+    """
+
+    settings: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver.default(
+            description="The settings, as the tables of divorder.toml. Paths are relative to the folder of this file. "
+            "Either this or config is needed.",
+            examples=[
+                {
+                    "input": {"paths": ["{{ context.project_root }}/data/news/*.jsonl"]},
+                    "store": {"path": "{{ context.project_root }}/divorder/news/store"},
+                    "output": {"path": "{{ context.project_root }}/divorder/news/curated"},
+                }
+            ],
+        ),
+    ] = None
+    config: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="The settings file, relative to the folder of this file.",
+            examples=[CONFIG, "{{ context.project_root }}/news.toml"],
+        ),
+    ] = None
+    key_prefix: Annotated[
+        str | list[str] | None,
+        dg.Resolver.default(
+            description="First parts of every asset key. Joined by underscores they begin the names of jobs, sensors, "
+            "schedules and groups, too. Each corpus of a project needs its own.",
+            examples=["news", ["training", "news"]],
+        ),
+    ] = None
+    group_name: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="One group for all assets. By default each part of the pipeline is a group.",
+            examples=["training_data"],
+        ),
+    ] = None
+    upstream: Annotated[
+        dict[str, list[dg.ResolvedAssetKey]],
+        dg.Resolver.default(
+            description="Assets of the project that write what an asset reads. Their updates start a run.",
+            examples=[{"raw_docs": ["crawl/pages"]}],
+        ),
+    ] = field(default_factory=dict)
+    automation: Annotated[
+        bool,
+        dg.Resolver.default(
+            description="Whether runs start by themselves: a sensor for new input, and a daily schedule, which is off.",
+            examples=[False],
+        ),
+    ] = True
+    translation: Annotated[
+        Callable[[dg.AssetSpec], dg.AssetSpec] | None,
+        dg.Resolver(
+            _resolve_translation,
+            model_field_type=str | AssetAttributesModel,
+            inject_before_resolve=False,
+            description="What the project shows of each asset, {{ spec }}: key, group_name, description, metadata, "
+            "tags, owners, kinds, automation_condition.",
+            examples=[{"key": "training/{{ spec.key.path[-1] }}", "owners": ["team:data"]}],
+        ),
+    ] = None
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """What the project shows of an asset, from what the pipeline says of it. Subclasses may override it."""
+        return self.translation(spec) if self.translation else spec
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of the corpus.
+
+        Raises:
+            ComponentTreeException: as `build_definitions`; or a component before this one has the same prefix.
+        """
+        from dagster_divorder.defs.factory import build_definitions
+
+        file = _file(context.component_loc)
+        try:
+            settings = self._load(file)
+            self._refuse_same_prefix(context)
+            return build_definitions(
+                settings,
+                file=self._config(file) or file,
+                key_prefix=self._prefix,
+                group_name=self.group_name,
+                upstream=self.upstream,
+                automation=self.automation,
+                translation=self.get_asset_spec,
+            )
+        except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
+            # Dagster shows this error as it is, and any other below the tree of all components.
+            raise ComponentTreeException(f"{file or 'DivOrderComponent'}: {error}") from None
+
+    @property
+    def _prefix(self) -> list[str]:
+        given = self.key_prefix
+        # A template such as {{ env.YEAR }} gives a number.
+        return (
+            [] if given is None else [str(part) for part in (given if isinstance(given, list) else [given])]
+        )
+
+    def _load(self, file: Path | None) -> "Settings":
+        from dagster_divorder.settings import load_settings
+
+        if (self.settings is None) == (self.config is None):
+            which = "neither" if self.config is None else "both"
+            raise SettingsError(f"expected settings or config; the component has {which}")
+        return load_settings(self._config(file) or self.settings, within=file)
+
+    def _config(self, file: Path | None) -> Path | None:
+        folder = file.parent if file else Path.cwd()
+        return None if self.config is None else folder / os.path.expanduser(self.config)
+
+    def _refuse_same_prefix(self, context: dg.ComponentLoadContext) -> None:
+        """Check that no component before this one has its prefix."""
+        for loc, other in _earlier(context):
+            if "_".join(other._prefix) == "_".join(self._prefix):
+                number = (
+                    isinstance(loc, ComponentPath) and isinstance(loc.instance_key, int) and loc.instance_key
+                )
+                document = f", document {number + 1}," if number else ""
+                prefix = f"the key_prefix {self.key_prefix!r}" if self.key_prefix else "no key_prefix"
+                raise SettingsError(
+                    f"it has {prefix}, and so has {_file(loc)}{document}; give each corpus a prefix of its own"
+                )
+
+
+def _earlier(context: dg.ComponentLoadContext) -> Iterator[tuple[ComponentLoc, DivOrderComponent]]:
+    """Components of the project that come before the one that is built."""
+    tree, own = context.component_tree, context.component_decl
+    # `dg.build_defs_for_component` knows no other components.
+    for decl in tree.find_root_decl().iterate_all_component_decls() if isinstance(own, ComponentDecl) else ():
+        if decl.loc == own.loc:
+            return
+        # The annotation of a loader may not say what it loads.
+        if isinstance(decl, ComponentLoaderDecl) or issubclass(decl.component_type, DivOrderComponent):
+            component = tree.load_component(decl.loc)
+            if isinstance(component, DivOrderComponent):
+                yield decl.loc, component
+
+
+def _file(loc: ComponentLoc) -> Path | None:
+    """The file of a component; None if it has none."""
+    if not isinstance(loc, ComponentPath):
+        return None
+    path = loc.file_path
+    return find_defs_or_component_yaml(path) if path.is_dir() else path

@@ -1,0 +1,89 @@
+"""Outputs that a trainer may have read, and the choice that a new order of them asks for (`order.frozen_tokens`).
+
+Nobody can know whether an output was read. With the setting unset, whoever makes a new order says in one sentence which
+output changes, from where, and what to set: `choice` beforehand (plan, sensor), `Reordered` afterwards (stages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+
+Unit = Literal["row", "record"]
+NONE_READ = "if none has, set order.frozen_tokens = 0"
+
+
+def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
+    """(folder, name of its manifest) of every output of these settings whose rows lie in the order of training: the
+    exports, without any the curated output if its records are not packed."""
+    if settings.exports.formats:
+        return [(settings.exports.path / name, EXPORT_MANIFEST) for name in settings.exports.formats]
+    return [] if settings.packing.packs else [(settings.output.path, MANIFEST)]
+
+
+def choice(settings: Settings) -> str:
+    """What a run that makes a new order changes, and what to set before it; "" where the choice is made, or no output
+    is there.
+
+    Raises:
+        StoreError: a manifest cannot be read.
+    """
+    if settings.order.frozen_tokens is not None:
+        return ""
+    places = [
+        str(place)
+        for place, manifest in in_training_order(settings)
+        if read_manifest(place, manifest, replaced=True)
+    ]
+    if not places:
+        return ""
+    return (
+        f"order.frozen_tokens is unset, so a new order changes {_listed(places)} from the beginning on: if a trainer "
+        f"has read it, `divorder freeze --step N` before the run keeps what N steps have read; {NONE_READ}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """Outputs that hold another order than before. first: the first row (or record), in the order of training, that
+    differs; of: those of an epoch that there were; both None where the store no longer has the order before."""
+
+    places: Sequence[str]
+    unit: Unit = "row"
+    first: int | None = None
+    of: int | None = None
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def change(self) -> str:
+        """What changed."""
+        if self.first is None:
+            change = f"may have changed from the first {self.unit} on"
+        else:
+            change = f"changed from {self.unit} {self.first:,} of {self.of:,} on"
+        return f"{_listed(self.places)} {change}, and order.frozen_tokens is unset"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return (
+            f"if a trainer has read the earlier {self.unit}s, put input and settings back as they were, run, then "
+            f"`divorder freeze --step N`, and run with the new ones; {NONE_READ}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.change}: {self.remedy}"
+
+
+def _listed(places: Sequence[str]) -> str:
+    return " and ".join(places)

@@ -1,0 +1,376 @@
+"""`DivOrderComponent` in the folder of a Dagster project: what its YAML may say, and what is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+
+from dagster_divorder import DivOrderComponent, build_definitions, load_settings
+from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import CONFIG
+
+TYPE = "dagster_divorder.DivOrderComponent"
+
+
+def tables(name: str) -> dict[str, Any]:
+    """Settings of a corpus of the project."""
+    places = {"store": "store", "output": "curated"}
+    written = {
+        section: {"path": f"{{{{ context.project_root }}}}/out/{name}/{place}"}
+        for section, place in places.items()
+    }
+    settings = tomllib.loads(CONFIG)
+    return {
+        **settings,
+        "input": {**settings["input"], "paths": [f"{{{{ context.project_root }}}}/data/{name}.jsonl"]},
+        "store": written["store"],
+        "output": {**settings["output"], **written["output"]},
+    }
+
+
+@pytest.fixture
+def project() -> Iterator[DefsFolderSandbox]:
+    """A project with two corpora."""
+    with create_defs_folder_sandbox() as sandbox:
+        (sandbox.project_root / "data").mkdir()
+        for name in ("news", "blog"):
+            write_jsonl(sandbox.project_root / f"data/{name}.jsonl", topic_records(30))
+        yield sandbox
+
+
+def write(project: DefsFolderSandbox, path: str, *documents: dict[str, Any]) -> Path:
+    """A defs.yaml with components, by their attributes or as whole documents; its folder."""
+    folder = project.defs_folder_path / path
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = [
+        {"type": TYPE, "attributes": document} if "type" not in document else document
+        for document in documents
+    ]
+    (folder / "defs.yaml").write_text(yaml.safe_dump_all(whole))
+    return folder
+
+
+def rendered(project: DefsFolderSandbox, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes with the folder of the project in place of its variable."""
+    text = json.dumps(attributes).replace("{{ context.project_root }}", str(project.project_root))
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def specs(project: DefsFolderSandbox) -> dict[str, dg.AssetSpec]:
+    """The assets of a project that loads, by key."""
+    with project.build_all_defs() as defs:
+        dg.Definitions.validate_loadable(defs)
+        return {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
+
+
+def refusal(project: DefsFolderSandbox) -> str:
+    """What Dagster says first of a project that it cannot load."""
+    with pytest.raises(ComponentTreeException) as refused, project.build_all_defs():
+        pass
+    assert refused.value.__cause__ is None
+    return str(refused.value)
+
+
+def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> None:
+    root, text = project.project_root, CONFIG.replace('"docs.jsonl"', '"data/news.jsonl"')
+    for place in ("store", "curated"):
+        text = text.replace(f'"{place}"', f'"out/news/{place}"')
+    (root / "news.toml").write_text(text)
+    expected = {
+        spec.key.to_user_string(): (spec.code_version, spec.deps, spec.group_name)
+        for spec in build_definitions(root / "news.toml", key_prefix="news").resolve_all_asset_specs()
+    }
+    assert "news/greedy_order" in expected
+    relative = tables("news") | {
+        "input": {**tables("news")["input"], "paths": ["../../../../data/news.jsonl"]}
+    }
+    for given in (
+        {"settings": tables("news")},
+        {"settings": relative},
+        {"config": "{{ context.project_root }}/news.toml"},
+        {"config": "../../../../news.toml"},
+    ):
+        write(project, "news", {**given, "key_prefix": "news"})
+        loaded = specs(project)
+        assert {
+            key: (spec.code_version, spec.deps, spec.group_name) for key, spec in loaded.items()
+        } == expected
+
+
+def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) -> None:
+    translation = {
+        "key": "training/{{ spec.key.path[-1] }}_of_news",
+        "group_name": "training",
+        "description": "{{ spec.description.split(' ')[0] }}",
+        "metadata": {"cost_centre": 7},
+        "tags": {"domain": "news"},
+        "owners": ["team:data"],
+        "kinds": ["divorder"],
+        "automation_condition": "{{ dg.AutomationCondition.on_cron('@daily') }}",
+    }
+    upstream = {"raw_docs": ["crawl/pages"]}
+    write(project, "news", {"settings": tables("news"), "translation": translation, "upstream": upstream})
+    loaded = specs(project)
+    plain = build_definitions(
+        load_settings({"input": {"paths": [str(project.project_root / "data/news.jsonl")]}}, {})
+    )
+    names = [spec.key.path[-1] for spec in plain.resolve_all_asset_specs()]
+    assert loaded.keys() == {f"training/{name}_of_news" for name in names} | {"crawl/pages"}
+    order = loaded["training/greedy_order_of_news"]
+    assert (order.group_name, order.owners, order.kinds) == ("training", ["team:data"], {"divorder"})
+    assert (order.metadata["cost_centre"], order.tags["domain"]) == (7, "news")
+    assert order.automation_condition == dg.AutomationCondition.on_cron("@daily")
+    assert " " not in (order.description or " ")
+    assert {dep.asset_key.path[0] for dep in order.deps} == {"training"}
+    assert [dep.asset_key.path for dep in loaded["training/raw_docs_of_news"].deps] == [["crawl", "pages"]]
+    with project.build_all_defs() as defs:
+        curate = defs.resolve_job_def("curate").asset_layer.selected_asset_keys
+        checks = {key.asset_key.path[0] for key in defs.resolve_asset_graph().asset_check_keys}
+    assert dg.AssetKey(["training", "curated_output_of_news"]) in curate
+    assert checks == {"training"}
+
+
+@pytest.mark.parametrize(
+    ("translation", "sentence"),
+    [
+        (
+            {"deps": ["x"]},
+            "translation sets deps of raw_docs, which the settings decide; name assets of yours in upstream",
+        ),
+        (
+            {"code_version": "2"},
+            "translation sets code_version of raw_docs, which the settings decide; leave it out",
+        ),
+        (
+            {"partitions_def": {"type": "static", "partition_keys": ["a"]}},
+            "translation sets partitions_def of raw_docs, which the settings decide; leave it out",
+        ),
+        ({"key": "all"}, "the key 'all'; expected a key for each asset"),
+    ],
+)
+def test_a_translation_that_breaks_the_order_of_assets_is_refused(
+    project: DefsFolderSandbox, translation: dict[str, Any], sentence: str
+) -> None:
+    write(project, "news", {"settings": tables("news"), "translation": translation})
+    assert sentence in refusal(project)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        ({}, "expected settings or config; the component has neither"),
+        ({"settings": {}, "config": "divorder.toml"}, "expected settings or config; the component has both"),
+        ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
+        ({"settings": {"inptu": {}}}, "unknown key 'inptu'; the nearest valid key is 'input.paths'"),
+        ({"settings": {"clusters": {"k": "many"}}}, "clusters.k = 'many'"),
+        ({"settings": {"input": {"paths": ["none.jsonl"]}}}, "news/none.jsonl'; expected a JSONL"),
+        ({"settings": tables("news"), "key_prefix": "two words"}, "key_prefix has the part 'two words'"),
+        ({"settings": tables("news"), "key_prefix": "{{ 2026 }}"}, "key_prefix has the part '2026'"),
+        (
+            {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
+            "upstream is 'raw_doc'; expected one of raw_docs, ",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
+    project: DefsFolderSandbox, attributes: dict[str, Any], sentence: str
+) -> None:
+    folder = write(project, "news", attributes)
+    said = refusal(project)
+    assert said.startswith(f"{folder / 'defs.yaml'}: ")
+    assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        ({"key_prefix": "x"}, {"key_prefix": "x"}, "it has the key_prefix 'x', and so has {first}"),
+        ({}, {}, "it has no key_prefix, and so has {first}"),
+        (
+            {"key_prefix": ["a", "b"]},
+            {"key_prefix": "a_b"},
+            "it has the key_prefix 'a_b', and so has {first}",
+        ),
+        (
+            {"key_prefix": "x"},
+            {"key_prefix": "y", "store": "news/store"},
+            "its store.path {out}/news/store and store.path {out}/news/store of {first} overlap",
+        ),
+        (
+            {"key_prefix": "x"},
+            {"key_prefix": "y", "store": "news/curated/deep"},
+            "its store.path {out}/news/curated/deep and output.path {out}/news/curated of {first} overlap",
+        ),
+    ],
+)
+def test_two_components_with_one_name_or_place_are_refused(
+    project: DefsFolderSandbox, first: dict[str, Any], second: dict[str, Any], sentence: str
+) -> None:
+    given = []
+    for name, attributes in (("news", dict(first)), ("blog", dict(second))):
+        settings = tables(name)
+        if store := attributes.pop("store", None):
+            settings["store"] = {"path": f"{{{{ context.project_root }}}}/out/{store}"}
+        given.append({**attributes, "settings": settings})
+    folders = [write(project, "a", given[0]), write(project, "deeper/b", given[1])]
+    names = {"first": folders[0] / "defs.yaml", "out": project.project_root / "out"}
+    said = refusal(project)
+    assert said.startswith(f"{folders[1] / 'defs.yaml'}: ")
+    assert sentence.format(**names) in said
+    # In one file, and made in Python by a function that does not say what it makes.
+    (folders[1] / "defs.yaml").unlink()
+    write(project, "a", *given)
+    assert sentence.format(**names) in refusal(project)
+    (folders[0] / "defs.yaml").unlink()
+    for folder, attributes in zip(folders, given, strict=True):
+        made = f"dg.component_instance(lambda context: DivOrderComponent(**{rendered(project, attributes)}))"
+        (folder / "component.py").write_text(
+            f"import dagster as dg\nfrom dagster_divorder import DivOrderComponent\ncorpus = {made}\n"
+        )
+    assert sentence.format(**names).replace("defs.yaml", "component.py") in refusal(project)
+
+
+def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(
+    project: DefsFolderSandbox,
+) -> None:
+    def processed(name: str) -> dict[str, Any]:
+        owned = {
+            "target": f"key:{name}/*",
+            "attributes": {"owners": [f"team:{name}"], "tags": {"corpus": name}},
+        }
+        attributes = {"settings": tables(name), "key_prefix": name}
+        return {"type": TYPE, "attributes": attributes, "post_processing": {"assets": [owned]}}
+
+    write(project, "training/text/corpora", processed("news"), processed("blog"))
+    loaded = specs(project)
+    assert {key.split("/")[0] for key in loaded} == {"news", "blog"}
+    for name in ("news", "blog"):
+        spec = loaded[f"{name}/raw_docs"]
+        assert (spec.owners, spec.tags["corpus"]) == ([f"team:{name}"], name)
+        assert {dep.asset_key.path[0] for dep in loaded[f"{name}/curated_output"].deps} == {name}
+
+
+def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tables("news") | {"seed": "{{ seed }}", "clusters": {"k": "{{ env.CLUSTERS }}"}}
+    attributes = {
+        "settings": settings,
+        "key_prefix": ["news", "{{ env.YEAR }}"],
+        "translation": "{{ shown(spec) }}",
+    }
+    document = {
+        "type": TYPE,
+        "attributes": attributes,
+        "template_vars_module": ".variables",
+        "requirements": {"env": ["CLUSTERS", "YEAR"]},
+    }
+    folder = write(project, "news", document)
+    (folder / "variables.py").write_text(
+        textwrap.dedent("""
+            import dagster as dg
+
+            @dg.template_var
+            def seed():
+                return 7
+
+            @dg.template_var
+            def shown():
+                return lambda spec: spec.replace_attributes(group_name="shown")
+        """)
+    )
+    monkeypatch.setenv("CLUSTERS", "5")
+    monkeypatch.setenv("YEAR", "2026")
+    loaded = specs(project)
+    settings |= {"seed": 7, "clusters": {"k": 5}}
+    expected = build_definitions(load_settings(rendered(project, settings)))
+    versions = {spec.key.path[-1]: spec.code_version for spec in expected.resolve_all_asset_specs()}
+    assert {key: spec.code_version for key, spec in loaded.items()} == {
+        f"news/2026/{name}": version for name, version in versions.items()
+    }
+    assert {spec.group_name for spec in loaded.values()} == {"shown"}
+
+
+def test_a_component_of_the_project_changes_what_is_shown(project: DefsFolderSandbox) -> None:
+    folder = write(
+        project,
+        "news",
+        {"type": ".corpus.Corpus", "attributes": {"settings": tables("news"), "team": "data"}},
+    )
+    (folder / "corpus.py").write_text(
+        textwrap.dedent("""
+            from dataclasses import dataclass
+            from dagster_divorder import DivOrderComponent
+
+            @dataclass(kw_only=True)
+            class Corpus(DivOrderComponent):
+                team: str
+
+                def get_asset_spec(self, spec):
+                    key = spec.key.with_prefix(self.team)
+                    return super().get_asset_spec(spec).replace_attributes(key=key, owners=[f"team:{self.team}"])
+        """)
+    )
+    loaded = specs(project)
+    assert {key.split("/")[0] for key in loaded} == {"data"}
+    assert {tuple(spec.owners) for spec in loaded.values()} == {("team:data",)}
+    assert {dep.asset_key.path[0] for dep in loaded["data/curated_output"].deps} == {"data"}
+
+
+def test_components_made_in_python_need_no_project(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.project_root / "data")
+    (project.project_root / "data/news.toml").write_text(CONFIG.replace("docs.jsonl", "news.jsonl"))
+    component = DivOrderComponent(config="news.toml", key_prefix=["training", "news"], automation=False)
+    defs = dg.build_defs_for_component(component)
+    dg.Definitions.validate_loadable(defs)
+    assert not defs.sensors
+    assert (
+        dg.AssetKey(["training", "news", "curated_output"]) in defs.resolve_asset_graph().get_all_asset_keys()
+    )
+
+
+@pytest.mark.parametrize("form", ["yaml", "python"])
+def test_a_scaffold_of_a_corpus_loads(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch, form: Literal["yaml", "python"]
+) -> None:
+    monkeypatch.chdir(project.project_root)
+    for name in ("news", "my-blog"):
+        project.scaffold_component(
+            DivOrderComponent,
+            name,
+            {"paths": [f"data/{name.removeprefix('my-')}.jsonl"]},
+            scaffold_format=form,
+        )
+    assert {"news/exports", "my_blog/exports"} <= specs(project).keys()
+    settings = load_settings(project.defs_folder_path / "news/divorder.toml", {})
+    assert settings.input.paths == (str(project.project_root / "data/news.jsonl"),)
+    assert settings.store.path == project.project_root / "divorder/news/store"
+    # The folder may lie elsewhere on another machine.
+    assert str(project.project_root) not in (project.defs_folder_path / "news/divorder.toml").read_text()
+
+
+def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:
+    file = project.scaffold_component(DivOrderComponent, "news") / "divorder.toml"
+    assert "input.paths = []: at least one file, folder or glob is needed" in refusal(project)
+    file.write_text(file.read_text().replace("paths = []", 'paths = ["../../../../data/news.jsonl"]'))
+    assert "news/exports" in specs(project)
+
+
+def test_a_scaffold_of_no_corpus_leaves_nothing(project: DefsFolderSandbox) -> None:
+    with pytest.raises(click.ClickException, match=r"no file matches 'none\.jsonl'"):
+        project.scaffold_component(DivOrderComponent, "news", {"paths": ["none.jsonl"]})
+    assert not (project.defs_folder_path / "news").exists()

@@ -1,0 +1,417 @@
+"""`build_definitions` in any Dagster project: names, merging, executors, assets upstream, and what is refused."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_divorder import Settings, build_definitions, load_settings
+from dagster_divorder.defs.turns import turn
+from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import execute, make_corpus, metadata_of, run_command
+
+Corpus = Callable[..., dg.Definitions]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """Makes a corpus in a folder of its own, named for its prefix, and its definitions."""
+
+    def build(prefix: str = "news", **arguments: Any) -> dg.Definitions:
+        config = make_corpus(tmp_path / prefix)
+        return build_definitions(config, **{"key_prefix": prefix} | arguments)
+
+    return build
+
+
+@dg.asset
+def docs() -> None:
+    """Writes documents."""
+
+
+def project(*corpora: dg.Definitions, **own: Any) -> dg.Definitions:
+    """Corpora merged with an asset and resources of a project."""
+    own = {"assets": [docs], "resources": {"settings": "theirs"}, "executor": dg.in_process_executor} | own
+    return dg.Definitions.merge(*corpora, dg.Definitions(**own))
+
+
+def keys(defs: dg.Definitions) -> set[str]:
+    return {key.to_user_string() for key in defs.resolve_all_asset_keys()}
+
+
+# Names and merging ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [2, 10])
+def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(
+    corpus: Corpus, number: int
+) -> None:
+    @dg.job
+    def curate() -> None: ...
+
+    @dg.logger
+    def console(_: object) -> Any: ...
+
+    prefixes = [f"corpus{n}" for n in range(number)]
+    defs = project(
+        *(corpus(prefix, upstream={"raw_docs": ["docs"]}) for prefix in prefixes),
+        jobs=[curate],
+        loggers={"console": console},
+    )
+    dg.Definitions.validate_loadable(defs)
+    repository = defs.get_repository_def()
+    jobs = {job.name for job in repository.get_all_jobs()} - {"curate", "__ASSET_JOB"}
+    specs = [spec for spec in defs.resolve_all_asset_specs() if spec.key != docs.key]
+    theirs = {key for asset in defs.assets or () for key in getattr(asset, "resource_defs", {})}
+    for names in (
+        jobs,
+        {sensor.name for sensor in repository.sensor_defs},
+        {schedule.name for schedule in repository.schedule_defs},
+        {str(spec.group_name) for spec in specs},
+        theirs - {"io_manager"},
+        {node.name for node in repository.get_job("__ASSET_JOB").nodes} - {"docs"},
+    ):
+        assert {name.split("_")[0] for name in names} == set(prefixes), names
+    assert {spec.key.path[0] for spec in specs} == set(prefixes)
+    assert repository.get_job("corpus1_curate").executor_def is dg.in_process_executor
+    assert repository.get_job("corpus1_curate").loggers == {"console": console}
+
+
+@pytest.mark.parametrize("prefix", ["text/news", ["text", "news"], ("text", "news")])
+def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any) -> None:
+    defs = corpus("x", key_prefix=prefix)
+    assert "text/news/raw_docs" in keys(defs)
+    assert defs.resolve_job_def("text_news_curate")
+
+
+@pytest.mark.parametrize("prefix", ["news/", "", "my-news", ["a", "b c"]])
+def test_a_prefix_that_cannot_begin_a_name_is_refused(corpus: Corpus, prefix: Any) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="key_prefix has the part '"):
+        corpus("x", key_prefix=prefix)
+
+
+def test_tags_owners_and_group_reach_every_asset(corpus: Corpus) -> None:
+    defs = corpus(tags={"team": "data"}, owners=["team:data"], group_name="corpora")
+    for spec in defs.resolve_all_asset_specs():
+        assert spec.tags["team"] == "data" and list(spec.owners) == ["team:data"]
+        assert spec.group_name == "corpora"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"owners": ["nobody"]}, {"tags": {"a tag": "?!"}}, {"group_name": "my group"}], ids=str
+)
+def test_wrong_tags_owners_and_groups_are_refused_by_dagster(corpus: Corpus, wrong: dict[str, Any]) -> None:
+    (value,) = wrong.values()
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        corpus(**wrong)
+    assert (next(iter(value)) if not isinstance(value, str) else value) in str(refused.value)
+
+
+def test_specs_can_be_mapped_and_resources_bound(corpus: Corpus) -> None:
+    defs = project(corpus()).map_asset_specs(func=lambda spec: spec.merge_attributes(metadata={"cost": 1}))
+    assert all(spec.metadata["cost"] == 1 for spec in defs.resolve_all_asset_specs())
+    assert execute(defs, dg.DagsterInstance.ephemeral(), ["news", "raw_docs"])
+    bound = dg.with_resources(
+        corpus().assets or (), {"settings": dg.ResourceDefinition.hardcoded_resource(1)}
+    )
+    mapped = dg.map_asset_specs(lambda spec: spec.replace_attributes(owners=["team:a"]), bound)
+    run = dg.materialize(mapped, selection=dg.AssetSelection.assets(["news", "raw_docs"]))
+    assert metadata_of(run)["news/raw_docs"]["records"].value == 120
+
+
+def test_building_changes_no_filter_of_warnings_and_gives_none(corpus: Corpus) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        dg.Definitions.validate_loadable(corpus(upstream={"raw_docs": ["docs"]}))
+        assert warnings.filters == before
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_python_are_as_those_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_corpus(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    built = Settings.model_validate(
+        {
+            "input": {"paths": ["docs.jsonl"]},
+            "store": {"path": "store"},
+            "output": {"path": "curated", "sidecars": []},
+        }
+    )
+    relative = build_definitions(built)
+    monkeypatch.chdir("/")
+    run = execute(relative, dg.DagsterInstance.ephemeral(), "raw_docs")
+    assert metadata_of(run)["raw_docs"]["records"].value == 120
+    assert load_settings(config).store.path == tmp_path / "store"
+    assert (tmp_path / "store").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "which is not a file"),
+        ("input = [", "is not valid TOML"),
+        ("[clusters]\nkk = 3", "nearest valid key is 'clusters.k'"),
+        ('[input]\npaths = ["missing"]', "no file matches"),
+        ('[input]\npaths = ["empty"]', "no file matches"),
+        ('[input]\npaths = ["*.jsonl"]', "no file matches"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_in_a_sentence(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    file = tmp_path / "divorder.toml"
+    (tmp_path / "empty").mkdir()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        build_definitions(file)
+    assert said in str(refused.value) and str(tmp_path) in str(refused.value)
+
+
+def test_a_folder_that_was_read_may_be_empty_for_a_while_but_not_gone(tmp_path: Path) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text().replace("docs.jsonl", "in"))
+    docs = write_jsonl(tmp_path / "in/docs.jsonl", topic_records(5))
+    execute(build_definitions(config), dg.DagsterInstance.ephemeral(), "raw_docs")
+    docs.unlink()
+    dg.Definitions.validate_loadable(build_definitions(config))
+    docs.parent.rmdir()
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no file matches"):
+        build_definitions(config)
+
+
+def test_input_that_an_asset_writes_may_be_missing(tmp_path: Path) -> None:
+    config = make_corpus(tmp_path)
+    (tmp_path / "docs.jsonl").unlink()
+    assert build_definitions(config, upstream={"raw_docs": ["docs"]})
+
+
+# Assets upstream -----------------------------------------------------------------------------------------------------
+
+
+several = dg.AssetsDefinition(specs=[dg.AssetSpec("one"), dg.AssetSpec(["raw", "two"])])
+
+
+@pytest.mark.parametrize(
+    ("upstream", "expected"),
+    [
+        ("docs", {"docs"}),
+        (docs, {"docs"}),
+        (dg.AssetKey(["raw", "docs"]), {"raw/docs"}),
+        (["raw/docs", docs, dg.AssetSpec("more")], {"raw/docs", "docs", "more"}),
+        ([["raw", "docs"]], {"raw/docs"}),
+        (several, {"one", "raw/two"}),
+        ([dg.AssetDep("docs", partition_mapping=dg.AllPartitionMapping())], {"docs"}),
+    ],
+    ids=str,
+)
+def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, expected: set[str]) -> None:
+    defs = corpus(upstream={"raw_docs": upstream})
+    dg.Definitions.validate_loadable(defs)
+    (raw_docs,) = (spec for spec in defs.resolve_all_asset_specs() if spec.key.path[-1] == "raw_docs")
+    assert {dep.asset_key.to_user_string() for dep in raw_docs.deps} == expected
+    assert expected < keys(defs)  # those that the project does not have are external
+
+
+@pytest.mark.parametrize("asset", ["clusters", "heldout", "external_embeddings", "rawdocs"])
+def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Corpus, asset: str) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        corpus(upstream={asset: ["docs"]})
+    assert f"upstream names '{asset}'" in str(refused.value)
+    assert "raw_docs (input.paths)" in str(refused.value)
+
+
+EXTERNAL = '[embedding]\nkind = "external"\npath = "vectors.npy"\n'
+SCORED = '[curriculum]\nscore = "mine"\npath = "scores.npy"\n'
+
+
+@pytest.mark.parametrize(("asset", "section"), [("external_embeddings", EXTERNAL), ("scores", SCORED)])
+def test_other_assets_that_read_files_come_after_those_that_write_them(
+    tmp_path: Path, asset: str, section: str
+) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text() + section)
+    defs = project(build_definitions(config, upstream={asset: ["docs"]}))
+    dg.Definitions.validate_loadable(defs)
+    with dg.DagsterInstance.ephemeral() as instance:
+        cursor = dg.evaluate_automation_conditions(defs, instance).cursor
+        execute(defs, instance, "docs")
+        result = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+    assert result.get_num_requested(dg.AssetKey(asset)) == 1
+    assert result.get_num_requested(dg.AssetKey("curated_output")) == 1
+    assert result.get_num_requested(dg.AssetKey("token_counts")) == 0
+
+
+# Refused -------------------------------------------------------------------------------------------------------------
+
+
+def with_places(config: Path, **places: str) -> Path:
+    """Settings with other folders."""
+    text = config.read_text()
+    for section, place in places.items():
+        head = f"[{section}]\n"
+        if head not in text:
+            text += head + 'path = ""\nformats = ["parquet"]\n'
+        before, after = text.split(head)
+        text = f'{before}{head}path = "{place}"\n' + after.split("\n", 1)[1]
+    config.write_text(text)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ({"store": "../news/store"}, ("store.path", "store.path")),
+        ({"output": "../news/curated"}, ("output.path", "output.path")),
+        ({"output": "../news/store/inside"}, ("output.path", "store.path")),
+        ({"store": "../news/curated/inside"}, ("store.path", "output.path")),
+        ({"exports": "../news/curated"}, ("exports.path", "output.path")),
+    ],
+    ids=str,
+)
+def test_two_corpora_that_write_to_one_place_are_refused_by_the_names_of_both(
+    tmp_path: Path, places: dict[str, str], said: tuple[str, str]
+) -> None:
+    news = make_corpus(tmp_path / "news")
+    wiki = with_places(make_corpus(tmp_path / "wiki"), **places)
+    defs = project(build_definitions(news, key_prefix="news"), build_definitions(wiki))
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        dg.Definitions.validate_loadable(defs)
+    message = str(refused.value.__cause__)
+    for name in ("the corpus 'news'", "the corpus without a prefix", str(news), str(wiki), *said):
+        assert name in message
+    # A command that resolves no jobs is stopped by its first step, before anything is written.
+    run = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        asset_selection=[dg.AssetKey("raw_docs"), dg.AssetKey(["news", "raw_docs"])], raise_on_error=False
+    )
+    assert not run.success and not (tmp_path / "wiki/store").exists()
+
+
+def test_a_prefix_twice_is_refused_by_dagster(corpus: Corpus) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"Duplicate asset key: .*'news', 'raw_docs'"):
+        dg.Definitions.validate_loadable(project(corpus(), corpus()))
+
+
+@pytest.mark.parametrize("key", ["dagster/uri", "path"])
+@pytest.mark.parametrize(
+    ("paths", "written", "allowed"),
+    [
+        ('["docs.jsonl"]', "docs.jsonl", True),
+        ('["in"]', "in/2026/docs.jsonl", True),
+        ('["in/*/docs.jsonl"]', "in/2026/docs.jsonl", True),
+        ('["in/docs.jsonl"]', "in", True),
+        ('["docs.jsonl", "in"]', "in/docs.jsonl", True),
+        ('["in"]', "docs.jsonl", False),
+        ('["in"]', "in2/docs.jsonl", False),
+    ],
+)
+def test_an_asset_that_writes_elsewhere_is_refused(
+    tmp_path: Path, key: str, paths: str, written: str, allowed: bool
+) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text().replace('["docs.jsonl"]', paths))
+    value = (
+        f"file://{tmp_path}/{written}" if key == "dagster/uri" else dg.MetadataValue.path(tmp_path / written)
+    )
+    writer = dg.AssetSpec("writer", metadata={key: value})
+    defs = project(build_definitions(config, upstream={"raw_docs": [writer]}), assets=[writer])
+    if allowed:
+        dg.Definitions.validate_loadable(defs)
+        return
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        dg.Definitions.validate_loadable(defs)
+    message = str(refused.value.__cause__)
+    for name in ("asset writer writes", str(tmp_path / written), "raw_docs", "input.paths", str(config)):
+        assert name in message
+
+
+@pytest.mark.parametrize(
+    "value", ["snowflake://db/table", "https://example.org/docs", "docs", "s3://bucket/in/docs.jsonl"]
+)
+def test_what_names_no_file_of_this_kind_is_left_alone(tmp_path: Path, value: str) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text().replace("docs.jsonl", "s3://bucket/in"))
+    writer = dg.AssetSpec("writer", metadata={"dagster/uri": value})
+    defs = project(build_definitions(config, upstream={"raw_docs": [writer]}), assets=[writer])
+    dg.Definitions.validate_loadable(defs)
+
+
+# Executors -----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_of_a_run_take_turns_and_say_whom_they_wait_for(tmp_path: Path) -> None:
+    import threading
+
+    said: list[str] = []
+    entered, waits = threading.Event(), threading.Event()
+
+    def second() -> None:
+        def on_wait(message: str) -> None:
+            said.append(message)
+            waits.set()
+
+        with turn("run", "store", "clusters", on_wait):
+            entered.set()
+
+    with turn("run", "store", "raw_docs", said.append):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60) and not entered.is_set()
+        # Another store, and another run, wait for nobody.
+        with turn("run", "another", "raw_docs", said.append), turn("other", "store", "raw_docs", said.append):
+            pass
+    thread.join(60)
+    assert entered.is_set()
+    assert said == [
+        "clusters waits for raw_docs of this run to end: one step at a time works on store store",
+    ]
+
+
+def test_a_step_that_fails_ends_its_turn() -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError), turn("run", "store", "raw_docs", pytest.fail):
+            raise ValueError
+
+
+def test_two_corpora_run_in_one_process(corpus: Corpus) -> None:
+    defs = project(corpus("news"), corpus("wiki"))
+    assets = [[prefix, name] for prefix in ("news", "wiki") for name in ("raw_docs", "base_model")]
+    run = execute(defs, dg.DagsterInstance.ephemeral(), *assets)
+    assert {name: shown["documents"].value for name, shown in metadata_of(run).items()} == {
+        "/".join(asset): 120 for asset in assets
+    }
+
+
+def test_steps_in_processes_of_their_own_wait_for_each_other_whatever_the_store_says(tmp_path: Path) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text().replace("[store]", "[store]\nwait = false"))
+    (tmp_path / "project.py").write_text(
+        textwrap.dedent(f"""
+        import dagster as dg
+        from dagster_divorder import build_definitions
+
+        defs = dg.Definitions.merge(
+            build_definitions({str(config)!r}, key_prefix="news"),
+            dg.Definitions(resources={{"settings": 1}}, executor=dg.multiprocess_executor),
+        )
+        """)
+    )
+    # The last two run in parallel.
+    stages = ("raw_docs", "base_model", "token_counts", "shallow_embeddings", "near_duplicates")
+    selected = ",".join(f"news/{stage}" for stage in stages)
+    result = run_command(
+        *(config, "dagster", "asset", "materialize", "-f", "project.py", "--select", selected),
+        PYTHONPATH=str(Path(__file__).parents[2]),
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("in subprocess.") == len(stages)
+    assert {stage for stage in stages if f"{stage}: 120 documents, 120 new" in result.stderr} == set(stages)

@@ -1,0 +1,335 @@
+"""Appends that change what a trainer may have read, with `order.frozen_tokens` unset: who says it, when, and that it is
+true of the rows themselves."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.cli.runs import plan, run
+from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.run import Receipts
+from dagster_divorder.pipeline.watch import Cursor, check_input
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.output import exports
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+LENGTH = 64
+BEFORE = "order.frozen_tokens is unset, so a new order changes "
+AFTER = "and order.frozen_tokens is unset"
+CHOOSE = "set order.frozen_tokens = 0"
+
+
+@pytest.fixture
+def make(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings with a Parquet export, and a corpus for them."""
+    append(tmp_path, 20)
+
+    def exporting(**sections: Any) -> Settings:
+        base: dict[str, Any] = {
+            "sequence": {"length": LENGTH, "batch": 4},
+            "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
+            "engine": {"workers": 1},
+        }
+        for name, section in sections.items():
+            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+        return make_settings(**base)
+
+    return exporting
+
+
+def append(folder: Path, per_topic: int) -> None:
+    """The corpus has so many records of each topic: the first ones as before, in other places."""
+    write_jsonl(folder / "docs.jsonl", topic_records(per_topic))
+
+
+def made(settings: Settings) -> tuple[Receipts, list[str]]:
+    """The receipts of a run, and what it says of a change."""
+    lines: list[str] = []
+    return run_all(settings, Log(lines.append)), [line for line in lines if AFTER in line]
+
+
+def rows(settings: Settings, column: str = "input_ids") -> list[Any]:
+    files = sorted((settings.exports.path / "parquet").glob("*.parquet"))  # type: ignore[union-attr]
+    return [row for file in files for row in pq.read_table(file)[column].to_pylist()]
+
+
+def first_difference(before: list[Any], after: list[Any]) -> int:
+    return next((at for at, row in enumerate(before) if after[at : at + 1] != [row]), len(before))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "concat": {},
+    "best_fit": {"packing": {"method": "best_fit"}},
+    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
+    "none": {"packing": {"method": "none"}},
+    "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
+    "epochs": {"sequence": {"epochs": 2}},
+    "mixed": {"mixing": {"trait": "checked", "weights": {"true": 0.6, "false": 0.4}}},
+    "one schedule over epochs": {
+        "curriculum": {"score": "length", "epochs": "together"},
+        "sequence": {"epochs": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_append_says_from_which_row_on_the_export_is_another(
+    variant: str, tmp_path: Path, make: Make
+) -> None:
+    settings = make(**VARIANTS[variant])
+    assert made(settings)[1] == [], "a first run changes nothing"
+    before = rows(settings)
+    before = before[: len(before) // settings.sequence.epochs]
+    # Appended behind all others.
+    records = topic_records(20)
+    write_jsonl(tmp_path / "docs.jsonl", [*records, *topic_records(3, start=50)])
+    receipts, said = made(settings)
+    first = first_difference(before, rows(settings))
+    assert receipts["exports"].figures["reordered"]["first"] == first < len(before)
+    (sentence,) = said
+    assert f"{settings.exports.path / 'parquet'} changed from row {first:,} of {len(before):,} on" in sentence
+    assert CHOOSE in sentence and "divorder freeze --step N" in sentence
+    assert made(settings)[1] == [], "nothing is new"
+
+
+def test_conversations_and_pairs_say_it_too(tmp_path: Path, make: Make) -> None:
+    def answer(at: int) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": f"answer {at} of {at % 5} " * (at % 7 + 1)}]
+
+    def ask(at: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"question {at % 3}"}]
+
+    kinds: dict[str, Callable[[int], dict[str, Any]]] = {
+        "messages": lambda at: {"messages": ask(at) + answer(at)},
+        "pairs": lambda at: {"prompt": ask(at), "chosen": answer(at), "rejected": answer(at + 1)},
+    }
+    for kind, record in kinds.items():
+        paths = {"input": {"paths": [str(tmp_path / kind / "docs.jsonl")]}}
+        places = {name: {"path": tmp_path / kind / name} for name in ("store", "output", "exports")}
+        formats = {} if kind == "messages" else {"exports": {**places["exports"], "formats": ()}}
+        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(40)))
+        settings = recognised(make(**{**paths, **places, **formats}))
+        made(settings)
+        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(50)))
+        (said,) = made(settings)[1]
+        place, unit, of = (
+            (places["output"]["path"], "record", "40")
+            if kind == "pairs"
+            else (places["exports"]["path"] / "parquet", "row", r"\d+")
+        )
+        assert re.match(rf"{place} changed from {unit} \d+ of {of} on", said)
+
+
+def test_who_has_made_the_choice_hears_nothing(tmp_path: Path, make: Make) -> None:
+    made(make())
+    for per_topic, frozen in ((23, 0), (26, 3 * LENGTH)):
+        append(tmp_path, per_topic)
+        settings = make(order={"frozen_tokens": frozen})
+        assert make_plan(GRAPH, settings).choice == ""
+        receipts, said = made(settings)
+        assert said == [] and "reordered" not in receipts["exports"].figures
+        assert run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"].passed
+
+
+def test_unset_gives_the_keys_and_bytes_of_zero(tmp_path: Path, make: Make) -> None:
+    def everything(frozen: dict[str, int]) -> tuple[dict[str, tuple[str, str, str]], dict[str, bytes]]:
+        settings = make(order=frozen, output={"path": tmp_path / "curated", "sidecars": ("arrays",)})
+        stages = GRAPH.needed(settings, "ordering_report")
+        receipts = run_all(settings, Silent(), stages)
+        keys = {
+            name: (receipt.fingerprint, receipt.key, receipt.version) for name, receipt in receipts.items()
+        }
+        files = {
+            str(path.relative_to(tmp_path)): path.read_bytes()
+            for folder in ("curated", "exports")
+            for path in (tmp_path / folder).rglob("*")
+            if path.is_file()
+        }
+        return keys, files
+
+    unset, zero = everything({}), everything({"frozen_tokens": 0})
+    assert unset == zero, "a run of the other is up to date"
+    for folder in ("store", "curated", "exports"):
+        shutil.move(tmp_path / folder, tmp_path / f"{folder}-of-unset")
+    shutil.copytree(tmp_path / "store-of-unset/fits", tmp_path / "fits")
+    anew = everything({"frozen_tokens": 0})
+    assert anew[0] == unset[0]
+    moment = {"curated/curated_meta.json", "curated/ordering_report.html", "exports/_parquet/manifest.json"}
+    assert {name: data for name, data in anew[1].items() if name not in moment} == {
+        name: data for name, data in unset[1].items() if name not in moment
+    }
+    manifests = [orjson.loads(files["exports/_parquet/manifest.json"]) for files in (unset[1], anew[1])]
+    for manifest in manifests:
+        del manifest["store"], manifest["check"]
+    assert manifests[0] == manifests[1]
+    assert manifests[0]["order"]["frozen_tokens"] == 0
+
+
+def test_an_order_that_stays_says_nothing(tmp_path: Path, make: Make) -> None:
+    as_read = {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}}
+    settings = make(**as_read, packing={"method": "none"})
+    made(settings)
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *topic_records(3, start=50)])
+    assert make_plan(GRAPH, settings).choice.startswith(BEFORE), "a plan computes no order"
+    assert made(settings)[1] == []
+    assert run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"].passed
+
+
+def test_other_settings_change_an_export_too(make: Make) -> None:
+    made(make())
+    for sections, first in (
+        ({"sequence": {"length": 32}}, "0"),
+        ({"sequence": {"length": LENGTH, "strategy": "random"}}, r"\d+"),
+        ({"seed": 5}, r"\d+"),
+        ({"mixing": {"trait": "checked", "weights": {"true": 0.5, "false": 0.5}}}, r"\d+"),
+    ):
+        said = made(make(**sections))[1]
+        assert len(said) == 1 and re.search(rf"parquet changed from row {first} of \d+ on", said[0])
+
+
+def test_a_layout_that_changes_no_order_says_nothing(make: Make) -> None:
+    settings = make()
+    made(settings)
+    receipts, said = made(make(exports={"shard_bytes": 3000}))
+    assert receipts["exports"].facts["computed"] and said == []
+
+
+def test_only_the_formats_that_were_there_are_named(tmp_path: Path, make: Make) -> None:
+    both = {"exports": {"formats": ("parquet", "megatron")}}
+    made(make(**both))
+    # A format that is left alone for a while holds an older order than the store knows.
+    append(tmp_path, 22)
+    made(make())
+    append(tmp_path, 24)
+    (said,) = made(make(exports={"formats": ("parquet", "olmo")}))[1]
+    assert "parquet changed from row" in said and "olmo" not in said
+    append(tmp_path, 26)
+    (said,) = made(make(**both))[1]
+    assert "parquet and " in said and "megatron may have changed from the first row on" in said
+    shutil.rmtree(tmp_path / "exports")
+    append(tmp_path, 28)
+    assert make_plan(GRAPH, make(**both)).choice == ""
+    assert made(make(**both))[1] == []
+
+
+def test_an_order_that_the_store_has_dropped_may_have_changed(tmp_path: Path, make: Make) -> None:
+    made(make())
+    for seed in range(1, 6):
+        run_all(make(seed=seed), Silent(), GRAPH.needed(make(seed=seed), "sequence_order"))
+    append(tmp_path, 22)
+    (said,) = made(make())[1]
+    assert "parquet may have changed from the first row on" in said
+
+
+def test_a_run_that_was_killed_before_its_export_says_it_later(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make()
+    made(settings)
+    before = rows(settings)
+    append(tmp_path, 23)
+    run_all(settings, Silent(), [stage for stage in GRAPH.needed(settings) if stage != "exports"])
+    append(tmp_path, 26)
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "keys_of_the_order", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made(settings)
+    assert rows(settings) != before, "killed between the files and the receipt"
+    (said,) = made(settings)[1]
+    assert f"changed from row {first_difference(before, rows(settings))} of {len(before)} on" in said
+
+
+def test_records_in_training_order_are_watched_without_an_export(tmp_path: Path, make: Make) -> None:
+    settings = make(packing={"method": "none"}, exports={"formats": ()})
+    curated = tmp_path / "curated/curated.jsonl"
+    made(settings)
+    before = curated.read_bytes().splitlines()
+    append(tmp_path, 22)
+    assert f"{BEFORE}{tmp_path / 'curated'} from" in make_plan(GRAPH, settings).choice
+    (said,) = made(settings)[1]
+    first = first_difference(before, curated.read_bytes().splitlines())
+    assert said.startswith(f"{tmp_path / 'curated'} changed from record {first} of 80 on, {AFTER}")
+    packed = make(exports={"formats": ()})
+    made(packed)
+    append(tmp_path, 24)
+    assert make_plan(GRAPH, packed).choice == "" and made(packed)[1] == []
+
+
+def test_the_commands_and_the_check_say_it(tmp_path: Path, make: Make) -> None:
+    settings = make()
+    assert run(settings, details=False).data["reordered"] is None
+    assert plan(settings, disk=False).data["choice"] == "", "nothing is to be done"
+    append(tmp_path, 22)
+    planned = plan(settings, disk=False)
+    assert planned.data["choice"].startswith(
+        f"{BEFORE}{settings.exports.path / 'parquet'} from the beginning"
+    )
+    assert planned.data["choice"] in str(planned)
+    ran = run(settings, details=False)
+    assert AFTER in ran.data["reordered"] and ran.data["reordered"] in str(ran)
+    finding = run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"]
+    assert not finding.passed
+    assert finding.text.startswith(f"{settings.exports.path / 'parquet'} changed from row ")
+    assert "Every export can be read in the order of the plan" in finding.text and CHOOSE in finding.remedy
+    again = run(settings, details=False)
+    assert again.data["reordered"] is None and AFTER not in str(again)
+    chosen = make(order={"frozen_tokens": 0})
+    assert run_checks(GRAPH, chosen, "exports")["trainers_keep_the_order"].passed
+
+
+def test_what_the_sentence_says_brings_the_earlier_rows_back(tmp_path: Path, make: Make) -> None:
+    made(make())
+    before = rows(make())
+    append(tmp_path, 22)
+    assert len(made(make())[1]) == 1
+    append(tmp_path, 20)
+    made(make())
+    assert rows(make()) == before
+    append(tmp_path, 22)
+    made(make(order={"frozen_tokens": 8 * LENGTH}))
+    assert rows(make())[:8] == before[:8]
+
+
+def test_no_run_starts_by_itself_before_the_choice_is_made(tmp_path: Path, make: Make) -> None:
+    settle = {"advanced": {"vocab_size": 512, "token_dims": 16, "settle_seconds": 0.0}}
+    settings, cursor, now = make(**settle), Cursor(), 0.0
+
+    def check(settings: Settings) -> tuple[bool, str]:
+        nonlocal cursor, now
+        now += 1
+        outcome = check_input(GRAPH, settings, Cursor.from_json(cursor.to_json()), now, lambda: None)
+        cursor = outcome.cursor
+        return outcome.start, outcome.reason
+
+    run_all(settings, Silent())
+    assert check(settings) == (False, "no change in 1 input file since the last run")
+    append(tmp_path, 22)
+    for _ in range(3):
+        start, reason = check(settings)
+        assert not start
+        assert re.match(
+            r"docs.jsonl has [\d,]+ bytes more; no run starts by itself: order.frozen_tokens is", reason
+        )
+    assert check(make(**settle, order={"frozen_tokens": 0}))[0]
+    # A run by hand answers the change, too.
+    append(tmp_path, 24)
+    assert not check(settings)[0]
+    run_all(settings, Silent())
+    assert "every byte as the last run read it" in check(settings)[1]
+    append(tmp_path, 26)
+    shutil.rmtree(tmp_path / "exports")
+    assert check(settings)[0], "there is nothing to lose"

@@ -1,0 +1,279 @@
+"""The site's sources are whole: contents, links, reference. `make docs` builds the site from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import dagster_divorder
+import dagster_divorder.torch
+from dagster_divorder.cli import GROUPS, command_parser
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
+from tests.conftest import topic_records, write_jsonl
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
+
+import pages
+import reference
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        ROOT / "data/README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "benchmarks").rglob("*.md"),
+    ]
+)
+CONTENTS = [ROOT / "docs/index.md", ROOT / "docs/decisions/README.md"]
+GENERATED = {
+    ROOT / "docs/reference/settings.md": reference.settings,
+    ROOT / "docs/reference/command_line.md": reference.command_line,
+    ROOT / "docs/reference/python.md": reference.python,
+    ROOT / "docs/reference/manifests.md": reference.manifests,
+}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^(`{3,}).*?^\1|`[^`\n]*`|^ {4}.*?$", "", text, flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page: of its headings as GitHub and as the site have them, and of terms of the glossary."""
+    text = page.read_text() + (GENERATED[page]() if page in GENERATED else "")
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^(`{3,}).*?^\1", "", text, flags=re.M | re.S), re.M)
+    as_github = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    as_site = {re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") for heading in headings}
+    return as_github | as_site | set(re.findall(r"\]\{#([^}]+)\}", pages.with_anchors(text)))
+
+
+def test_every_page_is_in_the_contents() -> None:
+    entries = [
+        (page.parent / f"{target}.md").resolve()
+        for page in CONTENTS
+        for toctree in re.findall(r"```\{toctree\}.*?```", pages.with_contents(page.read_text()), re.S)
+        for target in re.findall(r"^(?!:)(?:.*<)?([\w./-]+)>?$", toctree, re.M)
+    ]
+    assert sorted(map(name, entries)) == sorted(map(name, set(PAGES) - {CONTENTS[0]}))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", without_code(page.read_text())
+    ):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path} of {name(page)}"
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor} of {name(page)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_words_are_taken_for_html_or_for_bold(page: Path) -> None:
+    prose = without_code(page.read_text())
+    assert not re.findall(r"</?[a-z][\w-]*(?:\s[^<>,]*)?/?>", prose)
+    assert not re.findall(r"\w\*\*\w[^*\n]*\*\*\w", prose)
+
+
+COMMANDS = {
+    line: page
+    for page in PAGES
+    for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", page.read_text(), re.M | re.S)
+    for line in re.findall(r"^\$ (?:\S*/)?(divorder .*)$", block, re.M)
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_on_pages_have_only_options_that_exist(command: str) -> None:
+    assert command_parser().parse_args(shlex.split(command, comments=True)[1:])
+
+
+BY_INIT = {"order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}}}
+SET_BEFORE = {
+    "docs/recipes.md": BY_INIT,
+    "docs/curricula.md": BY_INIT | {"curriculum": {"score": "quality"}},
+}
+"""Page -> settings that its blocks are added to."""
+SETTINGS = [
+    pytest.param(block, SET_BEFORE.get(name(page), {}), id=f"{name(page)}-{at}")
+    for page in PAGES
+    for at, block in enumerate(re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize(("block", "before"), SETTINGS)
+def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
+    added = tomllib.loads(block)
+    Settings(**added | {section: keys | added.get(section, {}) for section, keys in before.items()})
+
+
+QUESTIONS = {
+    "Is it worth it for me?": "proof.md",
+    "I train with torchtitan on 8 GPUs": "trainers.md",
+    "I have embeddings of my own model": "topics.md",
+    "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
+    "What is a prefix deviation?": "concepts.md#prefix-deviation",
+    "500 GB: how long, and on what?": "decisions/scale.md",
+    "My corpus has no sources": "recipes.md#my-corpus-has-several-languages",
+    "My documents are longer than a sequence": "recipes.md#my-documents-are-books",
+    "I have a quality score of my own": "curricula.md",
+    "I resume on another number of ranks": "trainers.md#in-pytorch",
+    "A document must go": "recipes.md#my-loss-has-a-spike",
+}
+"""What a user asks first -> where the answer leads on to."""
+
+
+def test_every_question_has_its_answer_on_one_page() -> None:
+    _, *parts = re.split(r"^## (.+)\n", (ROOT / "docs/questions.md").read_text(), flags=re.M)
+    answers = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(answers) == list(QUESTIONS)
+    for question, target in QUESTIONS.items():
+        assert f"]({target})" in answers[question].replace("\n", " "), question
+
+
+def test_the_reference_has_every_setting_with_its_effect() -> None:
+    keys, section = set(), ""
+    for line in (ROOT / "divorder.example.toml").read_text().splitlines():
+        if table := re.fullmatch(r"\[(\w+)\]", line):
+            section = f"{table[1]}."
+        else:
+            with suppress(tomllib.TOMLDecodeError):
+                keys |= {f"{section}{key}" for key in tomllib.loads(line.removeprefix("# "))}
+    described = re.findall(
+        r"^##+ `([\w.]+)`\n\n(.+)\. Default: (?:unset|`.+?`)\..* Variable: `(\w+)`\.\n\n(.*)",
+        reference.settings(),
+        re.M,
+    )
+    assert {key for key, *_ in described} == keys
+    for key, kind, variable, effect in described:
+        assert kind and variable == f"DIVORDER_{key.upper().replace('.', '__')}"
+        # The section says what its keys have in common.
+        assert effect or key.startswith("refit.")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 1024}, "Whole number from 1 to 1,024"),
+        ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "Number above 0"),
+        ({"anyOf": [{"type": "boolean"}, {"const": "near", "type": "string"}]}, 'True or false or `"near"`'),
+        ({"type": "array", "items": {"enum": ["plot", "arrays"]}}, 'List of: `"plot"`, `"arrays"`'),
+        ({"prefixItems": [{"type": "string"}, {"type": "number"}], "type": "array"}, "[text, number]"),
+        ({"type": "object", "additionalProperties": {"type": "number"}}, "Table of: number"),
+        ({"default": "data/store"}, "Path or URL"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_kinds_of_values_are_said_in_words(schema: dict, words: str) -> None:
+    assert reference.kind(schema) == words
+
+
+def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+    _, *verbs = re.split(r"^### `divorder (\S+)`$", reference.command_line(), flags=re.M)
+    shown = dict(zip(verbs[::2], verbs[1::2], strict=True))
+    assert list(shown) == [verb.name for group in GROUPS.values() for verb in group]
+    for verb, text in shown.items():
+        with pytest.raises(SystemExit):
+            command_parser().parse_args([verb, "--help"])
+        options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.M)) - {"--config", "--json"}
+        assert set(re.findall(r"^- `(--[\w-]+)", text, re.M)) == options
+
+
+@pytest.mark.parametrize(
+    "module", [dagster_divorder, dagster_divorder.torch], ids=lambda module: module.__name__
+)
+def test_the_reference_has_every_public_name(module) -> None:
+    text = reference.python().split(f"\n## `{module.__name__}`\n")[1].split("\n## ")[0]
+    assert re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M) == module.__all__
+
+
+@pytest.mark.slow
+def test_manifests_have_the_keys_of_their_schema(
+    tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    formats = ("parquet", "megatron", "olmo", "ds", "mds", "litdata", "text")
+    run_all(make_settings(exports={"path": tmp_path / "exports", "formats": formats}))
+    files = {"curated_meta": [tmp_path / "curated/curated_meta.json"]}
+    files["export_manifest"] = sorted((tmp_path / "exports").glob("_*/manifest.json"))
+    assert len(files["export_manifest"]) == len(formats)
+    for kind, schema in reference.schemas().items():
+        for file in files[kind]:
+            manifest = json.loads(file.read_text())
+            jsonschema.validate(manifest, schema)
+            assert not manifest.keys() - schema["properties"].keys(), file
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**manifest, "seed": "0"}, schema)
+
+
+def test_a_docstring_becomes_markdown() -> None:
+    docstring = """\
+Rows in [0, n) of docs/tables.md.
+
+memory: bytes, *at most*. A folder is
+    continued. rank, seed: `a[0]`.
+
+>>> order()
+[0]
+
+Raises:
+    InputError: no rows; or
+        one. StoreError: a full disk.
+    MemoryLimitError: memory.
+"""
+    assert (
+        reference.markdown(docstring)
+        == """\
+Rows in \\[0, n) of [docs/tables.md](../tables.md).
+
+- `memory`: bytes, \\*at most\\*. A folder is continued.
+- `rank, seed`: `a[0]`.
+
+```pycon
+>>> order()
+[0]
+```
+
+Raises:
+
+- `InputError`: no rows; or one.
+- `StoreError`: a full disk.
+- `MemoryLimitError`: memory.
+"""
+    )
+
+
+def test_a_page_of_links_becomes_contents() -> None:
+    text = "# Site\n\n## Start\n\n[One](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
+    assert re.findall(r"```\{toctree\}.*?```", pages.with_contents(text), re.S) == [
+        "```{toctree}\n:hidden:\n:caption: Start\n\nOne <one>\na/two\n```"
+    ]
+
+
+def test_terms_of_the_glossary_get_anchors() -> None:
+    assert pages.with_anchors("- **own id**: what. **Run** (of tokens): so. **bold** word.") == (
+        "- [**{index}`own id <!own id>`**]{#own-id}: what. "
+        "[**{index}`Run <!Run>`**]{#run} (of tokens): so. **bold** word."
+    )
+
+
+def test_a_graph_of_arrows_becomes_a_table() -> None:
+    graph = "```mermaid\nflowchart LR\n  subgraph one\n    a\n    b\n  end\n  a --> b & c\n  b --> c\n```"
+    assert pages.with_tables(f"{graph}\n") == (
+        "| part | name | read by |\n|---|---|---|\n| one | `a` | b, c |\n| one | `b` | c |\n"
+    )
+    labelled = graph.replace("a --> b", "a -->|reads| b")
+    assert pages.with_tables(labelled) == labelled
