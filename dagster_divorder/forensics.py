@@ -15,14 +15,17 @@ import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.corpus.ids import find_records, record_names
+from dagster_divorder.stages.mix.consumed import DOCUMENTS, SEQUENCES, freeze_prefix, last_output
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.sample import first_lines
 
 if TYPE_CHECKING:
@@ -132,11 +135,7 @@ def plan_cut(
         )
     packed, order = load_packed(run), load_sequence_order(run).reshape(-1)
     positions = _positions(order.size, batch, steps, ())
-    if not 0 <= resume_at <= order.size // batch:
-        raise InputError(
-            f"resume_at is {resume_at:,}; the plan has {order.size // batch:,} whole steps, and a checkpoint is behind "
-            "none or some of them"
-        )
+    frozen = _tokens_of_steps(run, "resume_at", resume_at)
     stream = load_stream(run)
     runs, _ = runs_in_order(packed.indptr, order[positions])
     records = np.union1d(stream.record(packed.document[runs]), find_records(run, ids))
@@ -148,7 +147,6 @@ def plan_cut(
     names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
     rest, _ = runs_in_order(packed.indptr, order[resume_at * batch :])
     removed = rest[np.isin(stream.record(packed.document[rest]), records)]
-    frozen = resume_at * batch * settings.sequence.length
     new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
     return Cut(
         settings=settings.model_copy(update={"order": new}),
@@ -168,6 +166,106 @@ def cut(
 ) -> Settings:
     """The settings of `plan_cut`, with its arguments and errors."""
     return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at).settings
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """The beginning of the last output, which a trainer has read and which stays. settings: keep it. tokens: of it,
+    with padding. step: the number of steps that read it, None where it ends inside one. sequences, records: in it.
+    rest: sequences of the first epoch behind it."""
+
+    settings: Settings
+    tokens: int
+    step: int | None
+    sequences: int
+    records: int
+    rest: int
+
+
+def plan_freeze(
+    settings: Settings, *, step: int | None = None, sequences: int | None = None, tokens: int | None = None
+) -> Freeze:
+    """Keep the beginning of the last output that a trainer has read, by one of its numbers: steps that it has taken, of
+    `sequence.batch` sequences each, sequences (samples), or tokens, with padding.
+
+    Raises:
+        InputError: there is no output, it has less in its first epoch, or was made with another tokenizer, sequence
+            length or batch.
+        MissingStageError: the settings have another base model than the output.
+    """
+    run, sequence = _last_run(settings), settings.sequence
+    if step is not None:
+        tokens = _tokens_of_steps(run, "step", step)
+    elif sequences is not None:
+        tokens = _tokens_of_sequences(run, "sequences", sequences, sequences)
+    elif tokens is not None:
+        _tokens_of_sequences(run, "tokens", tokens, -(-tokens // sequence.length))
+    else:
+        raise InputError("nothing says what a trainer has read; give steps, sequences or tokens")
+    files = freeze_prefix(run, tokens) if tokens else {}
+    kept = {name: unpack(data) for name, data in files.items()}
+    count = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0
+    output, of_step = last_output(run.store), sequence.batch * sequence.length
+    return Freeze(
+        settings=settings.model_copy(
+            update={"order": settings.order.model_copy(update={"frozen_tokens": tokens})}
+        ),
+        tokens=tokens,
+        step=tokens // of_step if step is None and tokens % of_step == 0 else step,
+        sequences=count,
+        records=len(kept[DOCUMENTS]["id"]) if kept else 0,
+        rest=output[1].facts["sequences"] - count if output else 0,
+    )
+
+
+def _last_run(settings: Settings) -> Run:
+    """The results of the last run under these settings, whatever it kept of the output before. (Where tokens are
+    frozen, stages may read others, so that under these settings nothing is current until they have run.)"""
+    run = open_run(settings)
+    output = last_output(run.store)
+    then = output[2].settings.get("order", {}) if output else {}
+    frozen = then.get("frozen_tokens", type(settings.order).model_fields["frozen_tokens"].default)
+    order = settings.order.model_copy(update={"frozen_tokens": frozen})
+    return open_run(settings.model_copy(update={"order": order}))
+
+
+def _tokens_of_steps(run: Run, name: str, step: int) -> int:
+    """The tokens, with padding, that so many steps have read of the last output. name: of the number, for messages.
+
+    Raises:
+        InputError: as `_tokens_of_sequences`; the steps had another batch than these settings have.
+    """
+    output, batch = last_output(run.store), run.settings.sequence.batch
+    if output:
+        # Receipts leave out settings at their defaults.
+        default = type(run.settings.sequence).model_fields["batch"].default
+        then = output[2].settings.get("sequence", {}).get("batch", default)
+        if then != batch:
+            raise InputError(
+                f"sequence.batch is {batch:,}, and was {then:,} when the order was made, so that a step is not clear; "
+                "give the number of sequences that the trainer has read (--sequences)"
+            )
+    return _tokens_of_sequences(run, name, step, step * batch, batch)
+
+
+def _tokens_of_sequences(run: Run, name: str, given: int, sequences: int, batch: int = 1) -> int:
+    """The tokens, with padding, of the first sequences of the last output. The last of its batches may be smaller.
+
+    Raises:
+        InputError: the number is negative, or the first epoch has fewer.
+    """
+    output, sequence = last_output(run.store), run.settings.sequence
+    end = output[1].facts["sequences"] if output else sequences
+    if given < 0 or sequences >= end + batch:
+        later = (
+            f" of {sequence.epochs:,}, and nothing of a later one can stay: let the training end on the export that it "
+            "reads, and plan the next one with the new data"
+        )
+        raise InputError(
+            f"{name} is {given:,}; the last output has {end:,} sequences, {end // sequence.batch:,} whole steps of "
+            f"{sequence.batch:,}, in an epoch{later if sequence.epochs > 1 and given > 0 else ''}"
+        )
+    return min(sequences, end) * sequence.length
 
 
 def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:

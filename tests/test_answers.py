@@ -60,6 +60,7 @@ COMMANDS = {
     "stats": [],
     "explore": ["near-copies"],
     "where": ["--step", "0..1"],
+    "freeze": ["--step", "1"],
     "cut": ["--step", "0..1", "--write"],
     "init": ["docs.jsonl", "--config", "other.toml", "--yes"],
     "report": [],

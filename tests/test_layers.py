@@ -155,12 +155,12 @@ ALLOWED = {
         "stages",
         "results",
         "readers",
+        "propose",
         "pipeline",
         "write",
         "corpus",
         "engine",
         "store",
-        "core",
     },
 }
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder.cli import GROUPS, command_parser
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import run_all
+from tests.conftest import topic_records, write_jsonl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
 
@@ -33,6 +40,7 @@ GENERATED = {
     ROOT / "docs/reference/settings.md": reference.settings,
     ROOT / "docs/reference/command_line.md": reference.command_line,
     ROOT / "docs/reference/python.md": reference.python,
+    ROOT / "docs/reference/manifests.md": reference.manifests,
 }
 
 
@@ -58,7 +66,7 @@ def test_every_page_is_in_the_contents() -> None:
         (page.parent / f"{target}.md").resolve()
         for page in CONTENTS
         for toctree in re.findall(r"```\{toctree\}.*?```", pages.with_contents(page.read_text()), re.S)
-        for target in re.findall(r"^(?:[^:\n]*<)?([\w./-]+)>?$", toctree, re.M)
+        for target in re.findall(r"^(?!:)(?:.*<)?([\w./-]+)>?$", toctree, re.M)
     ]
     assert sorted(map(name, entries)) == sorted(map(name, set(PAGES) - {CONTENTS[0]}))
 
@@ -78,6 +86,62 @@ def test_no_words_are_taken_for_html_or_for_bold(page: Path) -> None:
     prose = without_code(page.read_text())
     assert not re.findall(r"</?[a-z][\w-]*(?:\s[^<>,]*)?/?>", prose)
     assert not re.findall(r"\w\*\*\w[^*\n]*\*\*\w", prose)
+
+
+COMMANDS = {
+    line: page
+    for page in PAGES
+    for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", page.read_text(), re.M | re.S)
+    for line in re.findall(r"^\$ (?:\S*/)?(divorder .*)$", block, re.M)
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_on_pages_have_only_options_that_exist(command: str) -> None:
+    assert command_parser().parse_args(shlex.split(command, comments=True)[1:])
+
+
+BY_INIT = {"order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}}}
+SET_BEFORE = {
+    "docs/recipes.md": BY_INIT,
+    "docs/curricula.md": BY_INIT | {"curriculum": {"score": "quality"}},
+}
+"""Page -> settings that its blocks are added to."""
+SETTINGS = [
+    pytest.param(block, SET_BEFORE.get(name(page), {}), id=f"{name(page)}-{at}")
+    for page in PAGES
+    for at, block in enumerate(re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize(("block", "before"), SETTINGS)
+def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
+    added = tomllib.loads(block)
+    Settings(**added | {section: keys | added.get(section, {}) for section, keys in before.items()})
+
+
+QUESTIONS = {
+    "Is it worth it for me?": "proof.md",
+    "I train with torchtitan on 8 GPUs": "trainers.md",
+    "I have embeddings of my own model": "topics.md",
+    "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
+    "What is a prefix deviation?": "concepts.md#prefix-deviation",
+    "500 GB: how long, and on what?": "decisions/scale.md",
+    "My corpus has no sources": "recipes.md#my-corpus-has-several-languages",
+    "My documents are longer than a sequence": "recipes.md#my-documents-are-books",
+    "I have a quality score of my own": "curricula.md",
+    "I resume on another number of ranks": "trainers.md#in-pytorch",
+    "A document must go": "recipes.md#my-loss-has-a-spike",
+}
+"""What a user asks first -> where the answer leads on to."""
+
+
+def test_every_question_has_its_answer_on_one_page() -> None:
+    _, *parts = re.split(r"^## (.+)\n", (ROOT / "docs/questions.md").read_text(), flags=re.M)
+    answers = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(answers) == list(QUESTIONS)
+    for question, target in QUESTIONS.items():
+        assert f"]({target})" in answers[question].replace("\n", " "), question
 
 
 def test_the_reference_has_every_setting_with_its_effect() -> None:
@@ -134,6 +198,25 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
 def test_the_reference_has_every_public_name(module) -> None:
     text = reference.python().split(f"\n## `{module.__name__}`\n")[1].split("\n## ")[0]
     assert re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M) == module.__all__
+
+
+@pytest.mark.slow
+def test_manifests_have_the_keys_of_their_schema(
+    tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    formats = ("parquet", "megatron", "olmo", "ds", "mds", "litdata", "text")
+    run_all(make_settings(exports={"path": tmp_path / "exports", "formats": formats}))
+    files = {"curated_meta": [tmp_path / "curated/curated_meta.json"]}
+    files["export_manifest"] = sorted((tmp_path / "exports").glob("_*/manifest.json"))
+    assert len(files["export_manifest"]) == len(formats)
+    for kind, schema in reference.schemas().items():
+        for file in files[kind]:
+            manifest = json.loads(file.read_text())
+            jsonschema.validate(manifest, schema)
+            assert not manifest.keys() - schema["properties"].keys(), file
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**manifest, "seed": "0"}, schema)
 
 
 def test_a_docstring_becomes_markdown() -> None:

@@ -129,7 +129,7 @@ def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:
     assert "training the bootstrap model" not in job
 
 
-@pytest.mark.parametrize("page", ["tutorial", "recipes", "chats", "curricula"])
+@pytest.mark.parametrize("page", ["tutorial", "recipes", "chats", "curricula", "dagster_project"])
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / f"docs/{page}.md").read_text()):
         assert (ROOT / "docs" / target).exists(), target

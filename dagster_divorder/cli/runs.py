@@ -194,7 +194,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-    from dagster_divorder.stages.mix.consumed import changed_by_the_last_run
+    from dagster_divorder.stages.mix.consumed import last_change
     from dagster_divorder.view import schedule
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
@@ -236,8 +236,8 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         parts.append(
             f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
         )
-    changed = changed_by_the_last_run(run) if output else None
-    parts += [Line(changed, "bad")] if changed else []
+    change = last_change(run, by_the_last_run=True) if output else None
+    parts += [Line(change.sentence, "bad")] if change else []
     return Answer(
         parts,
         {
@@ -254,7 +254,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            **({"reordered": changed} if output else {}),
+            **({"reordered": change.sentence if change else None} if output else {}),
             "stages": stages,
         },
     )

@@ -1,20 +1,24 @@
-"""Commands around a training: verify, where, cut, shards, grid-shuffle, loss."""
+"""Commands around a training: verify, where, freeze, cut, shards, grid-shuffle, loss."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of
+from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
 from dagster_divorder.settings.loading import config_file, set_keys
 from dagster_divorder.settings.places import as_place
 from dagster_divorder.units import byte_size
-from dagster_divorder.view.answer import Answer, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+if TYPE_CHECKING:
+    from dagster_divorder.forensics import Freeze
 
 
 def verify(options: Options) -> Answer:
@@ -47,6 +51,80 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
     return Answer([TextTable(rows)], {"runs": runs})
 
 
+def freeze(options: Options) -> Answer:
+    """Keep what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, what is kept."""
+    from dagster_divorder.forensics import plan_freeze
+    from dagster_divorder.stages import open_run
+    from dagster_divorder.stages.mix.consumed import changed_by_the_last_run
+
+    settings = settings_of(options)
+    asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
+    given = {name: number for name, number in asked.items() if number is not None}
+    frozen = settings.order.frozen_tokens
+    if not given and not frozen:
+        state = "is unset" if frozen is None else "is 0"
+        data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
+        return Answer(
+            [
+                f"order.frozen_tokens {state}: nothing stays, and every run orders everything anew",
+                "to keep what a trainer has read: divorder freeze --step N, the steps that it has taken",
+            ],
+            {**data, "reordered": None, "file": None},
+        )
+    planned = plan_freeze(settings, **(given or {"tokens": frozen}))
+    changed = changed_by_the_last_run(open_run(settings)) if planned.tokens else None
+    file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
+    parts: list[Part] = [*_frozen_lines(planned)]
+    if changed:
+        parts.append(Line(f"what stays is the last output as it is now, but {changed}", "bad"))
+    if file:
+        parts.append(
+            f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
+        )
+    return Answer(
+        parts,
+        {
+            "order.frozen_tokens": planned.tokens,
+            **{name: getattr(planned, name) for name in ("step", "sequences", "records", "rest")},
+            "reordered": changed,
+            "file": file and str(file),
+        },
+    )
+
+
+def _frozen_lines(planned: Freeze) -> list[str]:
+    """What stays of the last output, and what the next run may move."""
+    from dagster_divorder.view.words import count
+
+    if not planned.tokens:
+        return ["nothing stays; the next run orders everything anew"]
+    sequence = planned.settings.sequence
+    steps = "" if planned.step is None else f", {count(planned.step, 'step')} of {sequence.batch:,}"
+    behind = (
+        f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
+        if planned.rest
+        else "nothing comes after them yet; the next run puts new data there"
+    )
+    return [
+        f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {sequence.length:,}"
+        f"{steps}, with {count(planned.records, 'record')}",
+        behind,
+    ]
+
+
+def _write(options: Options, keys: Mapping[str, Any]) -> Path:
+    """Write settings into the file of a command, and return it.
+
+    Raises:
+        SettingsError: there is none; as `set_keys`.
+    """
+    file = config_file(config_of(options), os.environ)
+    if file is None:
+        raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
+    set_keys(file, keys)
+    return file
+
+
 def cut(options: Options) -> Answer:
     """The settings that cut documents out of the rest of a training, to paste; --write puts them into the file."""
     from dagster_divorder.forensics import plan_cut
@@ -68,10 +146,7 @@ def cut(options: Options) -> Answer:
         **keys,
     }
     if options.write:
-        file = config_file(config_of(options), os.environ)
-        if file is None:
-            raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
-        set_keys(file, keys)
+        file = _write(options, keys)
         return Answer(
             [sentence, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
         )
@@ -167,6 +242,19 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_freeze(parser: argparse.ArgumentParser) -> None:
+    read = parser.add_mutually_exclusive_group()
+    for name, meaning in (
+        (
+            "step",
+            "optimiser steps that are taken, each of sequence.batch sequences over all ranks and micro-batches",
+        ),
+        ("sequences", "sequences that are read; some trainers count these samples"),
+        ("tokens", "tokens that are read, padding among them"),
+    ):
+        read.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
+
+
 def _add_cut(parser: argparse.ArgumentParser) -> None:
     _add_steps_and_ids(parser)
     parser.add_argument(
@@ -223,6 +311,14 @@ VERBS = (
         "seconds",
         lambda options: where(settings_of(options), options.step, options.sequence, options.id),
         _add_where,
+    ),
+    Verb(
+        "freeze",
+        "keeps what a trainer has read of the last output, in settings for the next run; alone, says what is kept",
+        "divorder freeze --step 1200",
+        "seconds",
+        freeze,
+        _add_freeze,
     ),
     Verb(
         "cut",

@@ -84,6 +84,13 @@ def numbers(text: str) -> range:
     return values
 
 
+def whole_number(text: str) -> int:
+    """A whole number from 0."""
+    if not re.fullmatch(r"\d[\d_,]{0,40}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0, such as 1200 or 1_200")
+    return int(text.replace(",", "").replace("_", ""))
+
+
 def gigabytes(text: str) -> int:
     """A number of GB -> bytes."""
     try:

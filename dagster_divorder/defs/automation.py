@@ -18,6 +18,7 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import StoreBusyError, printable
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.output.exports import KEEP_THE_ORDER
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 
@@ -130,7 +131,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         description=f"Starts {curate} when an input file is new, has grown or has changed, once it has been still for "
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason | dg.SensorResult:
         runs = _our_runs(context, store)
         if dead := fail_dead_runs(context.instance, pipeline, runs):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
@@ -150,10 +151,26 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         if verdict.cursor != cursor:
             context.update_cursor(verdict.cursor.to_json())
         if not verdict.start:
-            return dg.SkipReason(printable(verdict.reason))
+            skip = dg.SkipReason(printable(verdict.reason))
+            waits = verdict.cursor.waits not in (None, cursor.waits)
+            return _asks(pipeline, skip) if waits and settings.exports.formats else skip
         return dg.RunRequest(tags={WHY: verdict.reason, STORE: store_names(store)[0]})
 
     return sensor
+
+
+def _asks(pipeline: Pipeline, skip: dg.SkipReason) -> dg.SensorResult:
+    """A change has begun to wait for a choice about the exports. Their check fails, since the page of an asset shows
+    that, and reasons of sensors only after a click."""
+    finding = dg.AssetCheckEvaluation(
+        asset_key=pipeline.key("exports"),
+        check_name=KEEP_THE_ORDER,
+        passed=False,
+        metadata={},
+        severity=dg.AssetCheckSeverity.WARN,
+        description=skip.skip_message,
+    )
+    return dg.SensorResult(skip_reason=skip, asset_events=[finding])
 
 
 def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.DagsterRun]:

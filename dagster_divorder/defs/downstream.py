@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import InputError, MissingStageError
@@ -37,8 +38,7 @@ class ResultsIOManager(dg.IOManager):
     """Opens the results of a pipeline."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._settings = pipeline.settings
-        self._assets = {spec.key: asset for asset, spec in pipeline.specs.items()}
+        self._pipeline = pipeline
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         raise AssertionError(f"{context.asset_key} returns no value")
@@ -48,57 +48,92 @@ class ResultsIOManager(dg.IOManager):
         exports and `Results` of all other assets.
 
         Raises:
-            InputError: another type; several formats are exported and the metadata of the AssetIn name none; a format
-                that is not exported, or that `Export` does not read; the path of a URL.
+            InputError: as `_asked_for`.
             MissingStageError: the asset has never been made.
             StoreError: the export is damaged or being written.
         """
-        key = context.asset_key.to_user_string()
-        # `map_asset_specs` may have put a prefix before ours.
-        asset = self._assets.get(context.asset_key, context.asset_key.path[-1])
-        store = store_of(self._settings.store).open(create=False)
-        if load_receipt(store, asset) is None:
-            raise MissingStageError(f"{key} has no result in {store.place}; materialise it first")
-        possible: dict[Any, Callable[[], Results | Export | Path]] = {Results: lambda: Results(store)}
-        if asset == OUTPUT:
-            possible[Path] = lambda: _local(key, self._settings.output.path)
-        if asset == EXPORTS:
-            possible[Export] = lambda: open_export(self._exported(context, *SOURCES))
-            possible[Path] = lambda: _whole(_local(key, self._exported(context)))
-        annotated = context.dagster_type.typing_type
-        if annotated is Any:
-            annotated = Export if asset == EXPORTS else Results
-        if annotated not in possible:
-            types = ", ".join(f"{kind.__module__.partition('._')[0]}.{kind.__name__}" for kind in possible)
-            raise InputError(
-                f"{key} cannot be handed over as {context.dagster_type.display_name}; annotate the argument with one "
-                f"of {types}"
+        key, metadata = context.asset_key, context.definition_metadata or {}
+        kind, place = _asked_for(self._pipeline, key, context.dagster_type, metadata)
+        store = store_of(self._pipeline.settings.store).open(create=False)
+        if load_receipt(store, _name(self._pipeline, key)) is None:
+            raise MissingStageError(
+                f"{key.to_user_string()} has no result in {store.place}; materialise it first"
             )
-        return possible[annotated]()
-
-    def _exported(self, context: dg.InputContext, *able: str) -> Place:
-        """The folder of the format that the metadata of the AssetIn name, by default of the only one that is exported.
-        able: the formats that count for this default; without them all do."""
-        exports = self._settings.exports
-        choices = [name for name in exports.formats if name in able or not able] or list(exports.formats)
-        named = (context.definition_metadata or {}).get("format", choices[0] if len(choices) == 1 else None)
-        if named not in exports.formats:
-            key, formats = context.asset_key.to_user_string(), ", ".join(exports.formats)
-            raise InputError(
-                f"{key} has the formats {formats}, and the AssetIn names {named or 'none of them'}; name one: "
-                f'AssetIn(metadata={{"format": "{choices[0]}"}})'
-            )
-        return exports.path / named
+        if kind is Results:
+            return Results(store)
+        if kind is Export:
+            return open_export(place)
+        if _name(self._pipeline, key) == EXPORTS:
+            read_export_manifest(place)
+        return place
 
 
-def _whole(folder: Path) -> Path:
-    read_export_manifest(folder)
-    return folder
+def refuse_requests(graph: BaseAssetGraph[Any], pipeline: Pipeline) -> None:
+    """Check what assets downstream are annotated with, before anything is made for them.
+
+    Raises:
+        dg.DagsterInvalidDefinitionError: one asks for what it cannot be handed; the message names both assets.
+    """
+    own = {spec.key for spec in pipeline.specs.values()}
+    for downstream in {node.assets_def for node in graph.asset_nodes if node.parent_keys & own}:
+        for name, key in downstream.node_keys_by_input_name.items():
+            argument = downstream.node_def.input_def_named(name)
+            if key in own and not argument.dagster_type.is_nothing and argument.input_manager_key is None:
+                try:
+                    _asked_for(pipeline, key, argument.dagster_type, argument.metadata)
+                except InputError as error:
+                    asset = min(downstream.keys).to_user_string()
+                    raise dg.DagsterInvalidDefinitionError(f"{asset}, argument {name}: {error}") from None
 
 
-def _local(key: str, place: Place) -> Path:
-    if is_url(str(place)):
+def _name(pipeline: Pipeline, key: dg.AssetKey) -> str:
+    """The asset of a key. `map_asset_specs` may have put a prefix before ours."""
+    return next((asset for asset, spec in pipeline.specs.items() if spec.key == key), key.path[-1])
+
+
+def _asked_for(
+    pipeline: Pipeline, key: dg.AssetKey, annotation: dg.DagsterType, metadata: Mapping[str, Any]
+) -> tuple[Any, Path]:
+    """The type in which one of our assets is handed over, and the folder of an `Export` or a path.
+
+    Raises:
+        InputError: another type; several formats are exported and the metadata of the AssetIn name none; a format that
+            is not exported, or that `Export` does not read; a folder at a URL.
+    """
+    asset, shown = _name(pipeline, key), key.to_user_string()
+    possible: list[type] = [Results, *{OUTPUT: [Path], EXPORTS: [Export, Path]}.get(asset, [])]
+    kind = annotation.typing_type
+    if kind is Any:
+        kind = Export if asset == EXPORTS else Results
+    if kind not in possible:
+        types = ", ".join(f"{type.__module__.partition('._')[0]}.{type.__name__}" for type in possible)
         raise InputError(
-            f"{key} lies at {place}, which is no path of this machine; name the asset in deps, and read it from there"
+            f"{shown} cannot be handed over as {annotation.display_name}; annotate the argument with one of {types}"
         )
-    return Path(place)
+    place: Place = pipeline.settings.output.path
+    if asset == EXPORTS and kind is not Results:
+        place = _exported(pipeline, shown, kind, metadata.get("format"))
+    if kind is not Results and is_url(str(place)):
+        raise InputError(
+            f"{shown} lies at {place}, and {kind.__name__} is of this machine; name the asset in deps, and copy it to "
+            "where it is read"
+        )
+    return kind, Path(place)
+
+
+def _exported(pipeline: Pipeline, shown: str, kind: type, named: str | None) -> Place:
+    """The folder of a format, by default of the only one, or of the only one that `Export` reads."""
+    exports = pipeline.settings.exports
+    choices = [name for name in exports.formats if kind is Path or name in SOURCES] or list(exports.formats)
+    chosen = choices[0] if named is None and len(choices) == 1 else named
+    if chosen not in exports.formats:
+        raise InputError(
+            f"{shown} has the formats {', '.join(exports.formats)}, and the AssetIn names {named or 'none of them'}; "
+            f'name one: AssetIn(metadata={{"format": "{choices[0]}"}})'
+        )
+    if kind is Export and chosen not in SOURCES:
+        raise InputError(
+            f"{shown} in the format {chosen} is read by its own trainer; Export reads {', '.join(SOURCES)}: export one "
+            "of them too (exports.formats), or annotate the argument with pathlib.Path"
+        )
+    return exports.path / chosen

@@ -1,6 +1,7 @@
 """How results, figures and settings look on Dagster's pages."""
 
 import base64
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,21 @@ import dagster as dg
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.view.answer import TextTable
 
 PICTURE_BYTES = 300_000
 """A picture inside a page is reduced to this size: Dagster keeps it with every run's events."""
 
 PICTURE_WIDTH = 1080
 """Pixels that fit Dagster's page on a common screen; it cuts off the rest."""
+
+
+TABLE_CHARACTERS = 44
+"""A wider table is shown in a dialog of its own. On a page 1,400 pixels wide it would lie half outside its column, and
+take the ends of all other values with it: the widest value sets the width of the column."""
+
+INLINE_CHARACTERS = 1000
+"""Dagster shows shorter Markdown inside the page, and longer behind a link."""
 
 
 def asset_metadata(run: Run, receipt: Receipt, changed: bool | None) -> dict[str, Any]:
@@ -60,11 +70,25 @@ def _is_table(value: Any) -> bool:
 
 
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
-    """Rows as a Dagster table, numbers rounded for people; "none" without rows."""
+    """Rows as a Dagster table, numbers rounded for people, and as Markdown if they are wider than TABLE_CHARACTERS;
+    "none" without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
     records = [{name: readable(value) for name, value in row.items()} for row in rows]
-    return dg.MetadataValue.table([dg.TableRecord(record) for record in records])
+    cells = [{name: _text(record.get(name)) for name in records[0]} for record in records]
+    width = sum(2 + max(len(name), *(len(row[name]) for row in cells)) for name in records[0])
+    if width <= TABLE_CHARACTERS:
+        return dg.MetadataValue.table([dg.TableRecord(record) for record in records])
+    escaped = [{_escaped(name): _escaped(cell) for name, cell in row.items()} for row in cells]
+    return dg.MetadataValue.md(TextTable(escaped).markdown().ljust(INLINE_CHARACTERS))
+
+
+def _escaped(text: str) -> str:
+    """Text as a cell of a Markdown table that shows it as it is. A cell of digits, signs and commas is one already."""
+    if re.fullmatch(r"-?[\d,]+(\.\d+)?", text):
+        return text
+    # A cell may hold words of the corpus, an image among them, which a browser would load.
+    return re.sub(r"([!-+:-@\[-`{}~])", r"\\\1", " ".join(text.split()))
 
 
 def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
@@ -104,7 +128,9 @@ def _figure(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
 
 
 def readable(value: Any) -> Any:

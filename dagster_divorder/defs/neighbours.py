@@ -17,10 +17,11 @@ import dagster as dg
 from dagster._check import CheckError
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from dagster_divorder.defs.downstream import refuse_requests
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import settings_file
 from dagster_divorder.settings import fixed_beginning, is_in, written_places
-from dagster_divorder.settings.places import SOURCES, is_url, real_place
+from dagster_divorder.settings.places import OBJECT_STORES, is_url, real_place
 
 CORPUS, SETTINGS = "divorder/corpus", "divorder/settings"
 
@@ -38,7 +39,7 @@ class CorpusSelection(dg.AssetSelection):
     """Assets of a corpus. Resolving it checks the project."""
 
     def __init__(self, pipeline: Pipeline, assets: Sequence[str]) -> None:
-        self.pipeline, self.assets = pipeline, dg.AssetSelection.assets(*map(pipeline.key, assets))
+        self.pipeline, self.selected = pipeline, dg.AssetSelection.assets(*map(pipeline.key, assets))
 
     def resolve_inner(self, asset_graph: BaseAssetGraph, allow_missing: bool) -> AbstractSet[dg.AssetKey]:
         """The keys of the assets.
@@ -47,7 +48,7 @@ class CorpusSelection(dg.AssetSelection):
             dg.DagsterInvalidDefinitionError: as `refuse_conflicts`.
         """
         refuse_conflicts(asset_graph, self.pipeline)
-        return self.assets.resolve_inner(asset_graph, allow_missing=allow_missing)
+        return self.selected.resolve_inner(asset_graph, allow_missing=allow_missing)
 
 
 def refuse_conflicts_in_run(context: dg.AssetExecutionContext, pipeline: Pipeline) -> None:
@@ -60,11 +61,13 @@ def refuse_conflicts_in_run(context: dg.AssetExecutionContext, pipeline: Pipelin
 
 
 def refuse_conflicts(graph: BaseAssetGraph, pipeline: Pipeline) -> None:
-    """Check that no other corpus of a project writes where this one does, and that assets upstream write what it reads.
+    """Check that no other corpus of a project writes where this one does, that assets upstream write what it reads, and
+    that assets downstream ask for what there is.
 
     Raises:
         dg.DagsterInvalidDefinitionError: they do not; the message names both.
     """
+    refuse_requests(graph, pipeline)
     own = corpus_metadata(pipeline)
     corpora: dict[str, Mapping[str, str]] = {}
     for node in graph.asset_nodes:
@@ -108,16 +111,16 @@ def _refuse_elsewhere(
                 f"asset {upstream.to_user_string()} writes {place} by its metadata {key!r}, and "
                 f"{pipeline.key(asset).to_user_string()} comes after it and reads {', '.join(paths)} ({setting} in "
                 f"{settings_file(pipeline.file)}); expected a place that {setting} names: change one of them, or take "
-                f"the asset out of upstream"
+                "the asset out of upstream"
             )
 
 
 def _file_place(text: str) -> str:
-    """The real place of a text that names files as `input.paths` does; empty for others, such as tables or relative
-    paths."""
+    """The real place of a text that names a folder or object to write; empty for others, such as tables, pages and
+    relative paths."""
     if text.startswith("file:"):
         text = unquote(urlsplit(text).path)
-    known = text.partition("://")[0] in SOURCES if is_url(text) else os.path.isabs(text)
+    known = text.partition("://")[0] in (*OBJECT_STORES, "hf") if is_url(text) else os.path.isabs(text)
     return real_place(text.rstrip("/") or os.sep) if known else ""
 
 

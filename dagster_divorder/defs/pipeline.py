@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -59,7 +60,7 @@ class Pipeline:
                     "a key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
                 )
         for asset, before in reads.items():
-            deps = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
+            deps: list[Any] = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
             specs[asset] = specs[asset].replace_attributes(deps=deps)
         object.__setattr__(self, "specs", specs)
 
@@ -80,11 +81,15 @@ class Pipeline:
     def _spec(self, asset: str) -> dg.AssetSpec:
         """What Dagster shows of an asset, without its deps."""
         stage, needed = self.graph[asset], self.graph.needed(self.settings)
-        # Evidence that the clusters themselves need belongs to their group.
-        group = "embedding" if stage.group == "evidence" and asset in needed else stage.group
+        group = stage.group
+        if group == "evidence" and asset in needed:
+            group = "embedding"
+        elif group in ("embedding", "ordering") and asset not in needed:
+            # Its edges would cross those of what the output is made from.
+            group = "evidence"
         return dg.AssetSpec(
             [*self.key_prefix, asset],
-            description=stage.description,
+            description=stage.description_under(self.settings),
             group_name=self.group_name or self.named(group),
             code_version=self.code_version(asset),
             kinds=set(stage.kinds_under(self.settings)),

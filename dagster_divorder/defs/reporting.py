@@ -45,6 +45,8 @@ from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
 
 HOME = "DAGSTER_HOME"
+TOKEN = "DAGSTER_CLOUD_API_TOKEN"
+"""The token of a user of Dagster+, sent there and nowhere else."""
 
 TIMEOUT = 30.0
 """Seconds in which a webserver answers."""
@@ -200,6 +202,8 @@ class _Webserver:
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+        if TOKEN in os.environ and (parts.hostname or "").endswith((".dagster.plus", ".dagster.cloud")):
+            headers["Dagster-Cloud-Api-Token"] = os.environ[TOKEN]
         data = orjson.dumps({"asset_key": key.path, **body})
         request = urllib.request.Request(f"{address.rstrip('/')}/{event}/", data, headers)
         try:

@@ -70,13 +70,13 @@ class Reordered:
             change = f"may have changed from the first {self.unit} on"
         else:
             change = f"changed from {self.unit} {self.first:,} of {self.of:,} on"
-        return f"{_listed(self.places)} {change}, as order.frozen_tokens is unset"
+        return f"{_listed(self.places)} {change}, and order.frozen_tokens is unset"
 
     @property
     def remedy(self) -> str:
         """What to do about it."""
         return (
-            f"if a trainer has read the {self.unit}s before, put input and settings back as they were, run, then "
+            f"if a trainer has read the earlier {self.unit}s, put input and settings back as they were, run, then "
             f"`divorder freeze --step N`, and run with the new ones; {NONE_READ}"
         )
 

@@ -121,8 +121,7 @@ class Run(Reader):
         def missing(why: str) -> MissingStageError:
             asset = stage if wanted.asset else self._asset_of(stage)
             return MissingStageError(
-                f"{why}; materialise it first: "
-                f"dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
+                f"{why}; materialise it first, with all before it: '*{asset}' selects these in Dagster"
             )
 
         wanted = self.graph[stage]

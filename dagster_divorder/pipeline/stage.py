@@ -161,7 +161,7 @@ class Check:
     nothing made from the result may be used."""
 
     name: str
-    description: str
+    description: str | Callable[[Settings], str]
     check: Callable[[Run], Finding]
     blocking: bool = False
     when: Callable[[Settings], bool] = lambda settings: True
@@ -226,6 +226,10 @@ class Stage(ABC):
     def kinds_under(self, settings: Settings) -> Collection[str]:
         """Libraries and formats of the result, under these settings."""
         return self.kinds(settings) if callable(self.kinds) else self.kinds
+
+    def description_under(self, settings: Settings) -> str:
+        """What the result is, under these settings."""
+        return self.description(settings) if callable(self.description) else self.description
 
     def fingerprint(self, settings: Settings) -> str:
         """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""

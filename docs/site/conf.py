@@ -3,6 +3,7 @@ pages lead to the same place in both."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ GENERATED = {
     "docs/reference/settings": reference.settings,
     "docs/reference/command_line": reference.command_line,
     "docs/reference/python": reference.python,
+    "docs/reference/manifests": reference.manifests,
 }
 """Page -> what is added at its end."""
 
@@ -66,7 +68,13 @@ def _unlink_folders(app: Any, document: Any) -> None:
             link.replace_self(link.children)
 
 
+def _write_schemas(app: Any, error: Exception | None) -> None:
+    for name, schema in reference.schemas().items() if error is None else ():
+        Path(app.outdir, f"docs/reference/{name}.schema.json").write_text(json.dumps(schema, indent=2))
+
+
 def setup(app: Any) -> None:
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", _complete)
     app.connect("doctree-read", _unlink_folders)
+    app.connect("build-finished", _write_schemas)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -113,6 +115,54 @@ def _options(parser: argparse.ArgumentParser, hidden: set[str]) -> list[str]:
         if not isinstance(action, argparse._SubParsersAction)
         and not hidden.intersection(action.option_strings)
     ] + [""]
+
+
+PAGES = Path(__file__).parent.parent
+TYPES = {
+    "int": {"type": "integer"},
+    "int or null": {"type": ["integer", "null"]},
+    "string": {"type": "string"},
+    "object": {"type": "object"},
+    "list of ints": {"type": "array", "items": {"type": "integer"}},
+    "list of strings": {"type": "array", "items": {"type": "string"}},
+}
+"""Type in a table of keys -> its JSON Schema."""
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Name -> JSON Schema of a manifest, from the page that describes it."""
+    return {
+        "curated_meta": _schema("curated_meta.json", (PAGES / "curated_meta.md").read_text()),
+        "export_manifest": _schema("manifest.json of an export", (PAGES / "exports.md").read_text()),
+    }
+
+
+def _schema(title: str, page: str) -> dict[str, Any]:
+    table = page.split("| key | type | meaning |\n|---|---|---|\n")[1].split("\n\n")[0]
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    schema |= {"type": "object", "properties": {}, "required": []}
+    for key, kind, meaning in re.findall(r"^\| `([\w.]+)` \| ([\w ]*) \| (.*)\|$", table, re.M):
+        *outer, name = key.split(".")
+        inside = schema
+        for part in outer:
+            empty = {"type": "object", "properties": {}, "required": []}
+            if part not in inside["properties"]:
+                inside["required"].append(part)
+            inside = inside["properties"].setdefault(part, empty)
+        described = {"description": meaning.strip().replace("`", "")} if meaning.strip() else {}
+        inside["properties"][name] = TYPES[kind] | described
+        if not meaning.startswith("only"):
+            inside["required"].append(name)
+    return schema
+
+
+def manifests() -> str:
+    """The JSON Schema of both manifests, each with a link to its file."""
+    return "\n".join(
+        f'\n## {schema["title"]}\n\n<a href="{name}.schema.json" download>{name}.schema.json</a>\n\n'
+        f"```json\n{json.dumps(schema, indent=2, ensure_ascii=False)}\n```"
+        for name, schema in schemas().items()
+    )
 
 
 MEMBERS = {

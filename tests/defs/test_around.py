@@ -16,6 +16,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.readers.export import Export
 from dagster_divorder.results import Results
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
 from tests.defs.conftest import make_corpus, metadata_of, unsynced, versions_of
 
@@ -81,6 +82,13 @@ def why_failed(result: dg.ExecuteInProcessResult) -> str:
     while error.cause:
         error = error.cause
     return error.message
+
+
+def why_refused(project: dg.Definitions) -> str:
+    """The message of definitions that do not load."""
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        dg.Definitions.validate_loadable(project)
+    return str(refused.value.__cause__)
 
 
 @dg.asset(ins={"exports": AS_PARQUET})
@@ -165,7 +173,12 @@ def test_the_annotation_decides_what_is_handed_over(
         ),
         ("exports", Path, {}, 'names none of them; name one: AssetIn(metadata={"format": "parquet"})'),
         ("exports", Export, {"format": "olmo"}, "has the formats parquet, mds, and the AssetIn names olmo"),
-        ("exports", Export, {"format": "mds"}, "is an export of the format mds, which its own trainer reads"),
+        (
+            "exports",
+            Export,
+            {"format": "mds"},
+            "in the format mds is read by its own trainer; Export reads parquet",
+        ),
         ("cluster_map", Results, {}, "news/cluster_map has no result in .*; materialise it first"),
     ],
 )
@@ -174,6 +187,40 @@ def test_what_cannot_be_handed_over_is_refused(
 ) -> None:
     message = message.replace("(", r"\(").replace(")", r"\)")
     assert re.search(message, handed_over(defs, instance, dg.AssetKey(["news", asset]), kind, **metadata))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (
+            dg.AssetIn(OUTPUT, dagster_type=int),
+            "late, argument value: news/curated_output cannot be handed over",
+        ),
+        (
+            dg.AssetIn(EXPORTS, dagster_type=Path),
+            "late, argument value: news/exports has the formats parquet, mds",
+        ),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused_when_definitions_load(
+    defs: dg.Definitions, argument: dg.AssetIn, message: str
+) -> None:
+    @dg.asset(ins={"value": argument})
+    def late(value): ...
+
+    project = dg.Definitions.merge(defs, dg.Definitions(assets=[rows, looked_at, after, late]))
+    assert message in why_refused(project)
+
+
+def test_a_folder_at_a_url_is_not_handed_over(config: Path) -> None:
+    settings = load_settings(config)
+    remote = settings.model_copy(
+        update={"exports": settings.exports.model_copy(update={"path": Url("s3://bucket/exports")})}
+    )
+    project = dg.Definitions.merge(
+        build_definitions(remote, key_prefix="news"), dg.Definitions(assets=[rows])
+    )
+    assert "lies at s3://bucket/exports/parquet, and Export is of this machine" in why_refused(project)
 
 
 @pytest.mark.usefixtures("made")

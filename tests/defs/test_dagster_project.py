@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
+from dagster_divorder import build_definitions
+from dagster_divorder.readers.export import open_export
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of, unsynced, versions_of
+from tests.defs.conftest import metadata_of, run_command, unsynced, versions_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/dagster_project.md").read_text()
 FILES = dict(re.findall(r"```(?:toml|python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.S))
+CODE = Path(__file__).read_text()
 SMALL = {
     "ADVANCED__VOCAB_SIZE": "512",
     "ADVANCED__TOKEN_DIMS": "16",
@@ -85,11 +89,34 @@ def first(load: Load, instance: dg.DagsterInstance) -> Any:
     return run(module.defs, instance, module.first_batch, module.sources, module.announced)
 
 
+def test_every_block_is_a_file_of_the_project() -> None:
+    assert len(re.findall("```(?:toml|python|yaml)", PAGE)) == len(FILES)
+    assert all(re.search(rf"\"{Path(name).stem}\"|{name}", CODE) for name in FILES if name != "train.py")
+
+
 def test_two_corpora_and_assets_after_them(first: Any) -> None:
     assert metadata_of(first)["first_batch"]["largest id"].value < 512
     assert set(first.output_for_node("sources")) == {"web", "books"}
     made = versions_of(first)
     assert "news/exports" in made and "code/curated_output" in made and "code/exports" not in made
+
+
+def test_a_component_is_the_same_corpus(project: Path) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        root = sandbox.project_root
+        (root / "data/news").mkdir(parents=True)
+        shutil.copy(project / "data/news/first.jsonl", root / "data/news")
+        shutil.copy(project / "news.toml", root)
+        (sandbox.defs_folder_path / "news").mkdir()
+        (sandbox.defs_folder_path / "news/defs.yaml").write_text(FILES["defs/news/defs.yaml"])
+        with sandbox.build_all_defs() as defs:
+            dg.Definitions.validate_loadable(defs)
+            specs = {spec.key: spec for spec in defs.resolve_all_asset_specs()}
+        alike = build_definitions(root / "news.toml", key_prefix="news").resolve_all_asset_specs()
+    assert {key: spec.code_version for key, spec in specs.items()} == {
+        spec.key: spec.code_version for spec in alike
+    }
+    assert {owner for spec in specs.values() for owner in spec.owners} == {"team:data"}
 
 
 def test_one_corpus_and_the_commands_that_the_page_names(load: Load) -> None:
@@ -104,19 +131,34 @@ def test_a_new_day_of_an_asset_upstream_is_the_only_thing_computed(
     first: Any, load: Load, instance: dg.DagsterInstance
 ) -> None:
     module = load("crawl")
-    assert dg.materialize([module.crawl], partition_key="2026-11-02", instance=instance).success
-    job = module.defs.resolve_job_def("news_curate").execute_in_process(instance=instance)
-    assert metadata_of(job)["news/raw_docs"]["new_documents"].value == 20
-    assert metadata_of(job)["news/clusters"]["new_documents"].value == 20
+    whole = module.defs.resolve_implicit_global_asset_job_def()
+    selection = [module.crawl.key, dg.AssetKey(["news", "raw_docs"])]
+    day = whole.execute_in_process(instance=instance, asset_selection=selection, partition_key="2026-11-02")
+    assert metadata_of(day)["news/raw_docs"]["new_documents"].value == 20
+    curated = module.defs.resolve_job_def("news_curate").execute_in_process(instance=instance)
+    assert metadata_of(curated)["news/token_counts"]["new_documents"].value == 20
+    assert metadata_of(curated)["news/curated_output"]["documents"].value == 140
 
 
-def test_a_training_in_a_process_of_its_own(first: Any, load: Load, instance: dg.DagsterInstance) -> None:
-    module = load("training")
+def test_a_training_in_a_process_of_its_own(
+    first: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
-    metadata = metadata_of(run(module.defs, instance, module.model))["model"]
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    command = ("dagster", "asset", "materialize", "--select", "model", "-f", "training.py")
+    small = {f"DIVORDER_{name}": value for name, value in SMALL.items()}
+    ended = run_command(project / "news.toml", *command, DAGSTER_HOME=str(tmp_path), **small)
+    assert ended.returncode == 0, ended.stderr
+    # Dagster's default executor, a process a step.
+    assert 'Launching subprocess for "model"' in ended.stderr
+    with dg.DagsterInstance.get() as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey("model"))
+    assert event and event.asset_materialization
+    metadata = event.asset_materialization.metadata
     losses = metadata["losses"].value
     assert len(losses) > 5 and losses[-1] < losses[0]
     assert metadata["loss"].value == losses[-1]
+    assert metadata["plan"].value == open_export(project / "divorder/news/exports/parquet").plan
 
 
 def test_a_schedule_with_other_shares(first: Any, load: Load, instance: dg.DagsterInstance) -> None:

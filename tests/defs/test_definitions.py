@@ -15,7 +15,7 @@ from dagster_divorder.stages import GRAPH
 
 Load = Callable[[], dg.Definitions]
 
-GROUPS = ["corpus", "embedding", "ordering", "output", "evidence"]
+GROUPS = ["corpus", "embedding", "ordering", "output", "evidence", "report"]
 SETTINGS = {
     "defaults": {},
     "deep": {"embedding": {"kind": "deep"}},

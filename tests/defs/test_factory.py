@@ -334,7 +334,9 @@ def test_an_asset_that_writes_elsewhere_is_refused(
         assert name in message
 
 
-@pytest.mark.parametrize("value", ["snowflake://db/table", "docs", "s3://bucket/in/docs.jsonl"])
+@pytest.mark.parametrize(
+    "value", ["snowflake://db/table", "https://example.org/docs", "docs", "s3://bucket/in/docs.jsonl"]
+)
 def test_what_names_no_file_of_this_kind_is_left_alone(tmp_path: Path, value: str) -> None:
     config = make_corpus(tmp_path)
     config.write_text(config.read_text().replace("docs.jsonl", "s3://bucket/in"))

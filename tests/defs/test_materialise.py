@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ import orjson
 import pytest
 from PIL import Image
 
-from dagster_divorder.defs.metadata import PICTURE_BYTES, PICTURE_WIDTH, picture
+from dagster_divorder.defs.metadata import INLINE_CHARACTERS, PICTURE_BYTES, PICTURE_WIDTH, picture, table
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, metadata_of, pictures, unsynced, versions_of
+from tests.defs.conftest import execute, metadata_of, pictures, rows_of, unsynced, versions_of
 
 Load = Callable[[], dg.Definitions]
 
@@ -114,11 +115,11 @@ def test_refused_records_are_shown_where_they_lie(load: Load, config: Path) -> N
     with open(file, "ab") as opened:
         opened.write(orjson.dumps({"body": "no text here", "source": "lost"}) + b"\n")
     with dg.DagsterInstance.ephemeral() as instance:
-        (reject,) = metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]["first_rejects"].records
-    assert reject.data["line"] == 121
-    assert reject.data["reason"] == "no field 'text'"
-    assert reject.data["begins"].startswith('{"body":"no text here"')
-    assert reject.data["id"] == "lost"
+        (reject,) = rows_of(metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]["first_rejects"])
+    assert reject["line"] == 121
+    assert reject["reason"] == "no field 'text'"
+    assert reject["begins"].startswith('{"body":"no text here"')
+    assert reject["id"] == "lost"
 
 
 def test_progress_and_what_was_new_are_in_the_log_of_the_run(
@@ -133,6 +134,21 @@ def test_progress_and_what_was_new_are_in_the_log_of_the_run(
     assert any(line.startswith("raw_docs: reading records: 120 records") for line in said)
     assert any(line.startswith("token_counts: tokenising: 120 of 120 documents (100%)") for line in said)
     assert any(line.startswith("token_counts: 120 documents, 120 new, 0 reused") for line in said)
+
+
+def test_a_table_too_wide_for_the_page_is_behind_a_link_with_its_words_as_they_are() -> None:
+    narrow = [
+        {"file": "a.jsonl", "records": 1200, "share": 0.123456},
+        {"file": "b", "records": 1, "share": None},
+    ]
+    shown = table(narrow)
+    assert isinstance(shown, dg.TableMetadataValue)
+    assert rows_of(shown)[0] == {"file": "a.jsonl", "records": 1200, "share": 0.1235}
+    words = "| ![x](http://a.b/c.png) <b>_bold_</b> `code` \\ $x$\n# head | ~no~ &amp;"
+    shown = table([{**row, "text": words} for row in narrow])
+    assert isinstance(shown, dg.MarkdownMetadataValue) and len(shown.value) >= INLINE_CHARACTERS
+    assert rows_of(shown)[0] == {**narrow[0], "share": 0.1235, "text": words.replace("\n", " ")}
+    assert not re.search(r"(?<!\\)[<!\[`]", shown.value)
 
 
 @pytest.mark.parametrize("side", [40, 300, 700])
@@ -157,11 +173,11 @@ def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
     (folder / "other/curated_meta.json").touch()
     with dg.DagsterInstance.ephemeral() as instance:
         shown = metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]
-    assert [record.data for record in shown["other_files"].records] == [
+    assert rows_of(shown["other_files"]) == [
         {"name": ".toml", "files": 1},
         {"name": ".txt", "files": 1},
     ]
-    assert {"folder": str(folder / "other")} in [record.data for record in shown["skipped_folders"].records]
+    assert {"folder": str(folder / "other")} in rows_of(shown["skipped_folders"])
 
 
 def test_several_inputs_are_one_corpus_in_dagster(config: Path, load: Load) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import io
 import json
 import os
 import socket
@@ -324,6 +325,30 @@ def test_a_password_is_sent_and_not_shown(other_server: str, run: Run) -> None:
     sent = Answers.headers_seen["Authorization"].removeprefix("Basic ")
     assert base64.b64decode(sent) == b"me:s@cret"
     assert "cret" not in str(reported)
+
+
+@pytest.mark.parametrize(
+    ("host", "sent"),
+    [("my-org.dagster.plus", True), ("dagster.plus.example.com", False), ("localhost", False)],
+)
+def test_a_token_goes_to_dagster_plus_alone(
+    host: str, sent: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[urllib.request.Request] = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        requests.append(request)
+        return io.BytesIO(b"{}")
+
+    monkeypatch.setenv("DAGSTER_CLOUD_API_TOKEN", "secret")
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert run("run", "--report-to", f"https://{host}/prod")["error"] is None
+    assert {request.full_url for request in requests} == {
+        f"https://{host}/prod/report_asset_{event}/" for event in ("materialization", "check")
+    }
+    assert {request.get_header("Dagster-cloud-api-token") for request in requests} == {
+        "secret" if sent else None
+    }
 
 
 @pytest.mark.parametrize("kind", ["missing", "relative", "a file", "settings that are none", "other storage"])

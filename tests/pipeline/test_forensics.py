@@ -1,9 +1,12 @@
-"""`where` and `cut`: which documents steps read, where a document is read, and the rest of a training without some."""
+"""`where`, `freeze` and `cut`: which documents steps read, what a trainer has read, and the rest without some."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -13,6 +16,7 @@ from dagster_divorder import cut, run_all, where
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -101,7 +105,10 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
     with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
         where(settings, ids=["\udcff"])
     for resume_at in (-1, 10**15):
-        with pytest.raises(InputError, match=rf"resume_at is {resume_at:,}; the plan has \d+ whole steps"):
+        with pytest.raises(
+            InputError,
+            match=rf"resume_at is {resume_at:,}; the last output has \d+ sequences, \d+ whole steps",
+        ):
             cut(settings, steps=[1], resume_at=resume_at)
 
 
@@ -156,6 +163,164 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
     # And back.
     run_all(settings, Silent())
     assert read_slowly(settings) == before
+
+
+def test_what_a_trainer_has_read_stays(settings: Settings, tmp_path: Path) -> None:
+    before = read_slowly(settings)
+    planned = plan_freeze(settings, step=3)
+    assert (
+        planned == plan_freeze(settings, sequences=3 * BATCH) == plan_freeze(settings, tokens=planned.tokens)
+    )
+    assert (planned.tokens, planned.step, planned.sequences) == (3 * BATCH * LENGTH, 3, 3 * BATCH)
+    epoch = load_sequence_order(open_run(settings)).shape[1]
+    assert planned.rest == epoch - planned.sequences > 0 < planned.records
+    # Another one before the run.
+    assert plan_freeze(planned.settings, step=2).step == 2
+    file = Path(settings.input.paths[0])
+    lines = file.read_bytes()
+    try:
+        file.write_bytes(lines + b'{"text": "something new to read", "id": "new"}\n')
+        run_all(planned.settings, Silent())
+        after = read_slowly(planned.settings)
+        read = [row for row in before if row[0] < 3]
+        assert after[: len(read)] == read and len(after) > len(before)
+        assert plan_freeze(planned.settings, step=3) == replace(
+            planned, rest=planned.rest + after[-1][1] // 2 - before[-1][1] // 2
+        )
+    finally:
+        file.write_bytes(lines)
+        run_all(settings, Silent())
+    assert read_slowly(settings) == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"packing": {"method": "best_fit"}},
+        {"packing": {"method": "none"}},
+        {"heldout": {"documents": 0.1}},
+    ],
+    ids=["padded", "not packed", "held out"],
+)
+def test_all_of_an_epoch_can_stay(changed: dict[str, Any], settings: Settings, tmp_path: Path) -> None:
+    """Its last batch, which is not full, and padding, too; settings under which other stages are read then."""
+    given = settings.model_dump(exclude_defaults=True, exclude={"packing"})
+    other = Settings(
+        **{**given, "store": {"path": tmp_path / "store"}, "output": {"path": tmp_path / "out"}, **changed}
+    )
+    run_all(other, Silent())
+    order = load_sequence_order(open_run(other))
+    steps = -(-order.shape[1] // BATCH)
+    planned = plan_freeze(other, step=steps)
+    assert (planned.step, planned.sequences, planned.rest) == (steps, order.shape[1], 0)
+    before = [row for row in read_slowly(other) if row[1] < order.shape[1]]
+    run_all(planned.settings, Silent())
+    assert read_slowly(planned.settings)[: len(before)] == before
+    with pytest.raises(
+        InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and nothing of a later one can stay"
+    ):
+        plan_freeze(other, step=steps + 1)
+
+
+def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None:
+    epoch = load_sequence_order(open_run(settings)).shape[1]
+    for given, end in (("sequences", epoch), ("tokens", epoch * LENGTH)):
+        assert plan_freeze(settings, **{given: end}).rest == 0
+        for wrong in (-1, end + 1):
+            with pytest.raises(
+                InputError, match=rf"{given} is {wrong:,}; the last output has {epoch} sequences"
+            ):
+                plan_freeze(settings, **{given: wrong})
+    other_batch = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 8})})
+    with pytest.raises(InputError, match=r"sequence.batch is 8, and was 4 when the order was made"):
+        plan_freeze(other_batch, step=2)
+    assert plan_freeze(other_batch, sequences=8).tokens == 8 * LENGTH
+    with pytest.raises(InputError, match=r"sequence.batch is 8"):
+        cut(other_batch, steps=[1])
+    other_length = settings.model_copy(
+        update={"sequence": settings.sequence.model_copy(update={"length": 32})}
+    )
+    with pytest.raises(InputError, match=r"sequence\.length was 64, is 32"):
+        plan_freeze(other_length, step=2)
+    no_store = settings.model_copy(
+        update={"store": settings.store.model_copy(update={"path": tmp_path / "none"})}
+    )
+    with pytest.raises(InputError, match="the last run did not come to its end; expected an output"):
+        plan_freeze(no_store, step=2)
+    with pytest.raises(InputError, match="nothing says what a trainer has read"):
+        plan_freeze(settings)
+
+
+def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text("# mine\n[sequence]\nlength = 64 # short\n")
+
+    def load(config: str | None) -> Settings:
+        order = tomllib.loads(file.read_text()).get("order", {}) if file.exists() else {}
+        return settings.model_copy(update={"order": settings.order.model_copy(update=order)})
+
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", load)
+    monkeypatch.chdir(tmp_path)
+    assert main(["freeze"]) == 0
+    assert "nothing stays, and every run orders everything anew" in capsys.readouterr().out
+    assert main(["freeze", "--step", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "the last output as it is now" not in said
+    assert f"the first {3 * BATCH * LENGTH} tokens stay: 12 sequences of 64, 3 steps of 4, with" in said
+    assert "the next run may move the" in said and f"written into {file}" in said
+    assert (
+        file.read_text()
+        == f"# mine\n[sequence]\nlength = 64 # short\n\n[order]\nfrozen_tokens = {3 * BATCH * LENGTH}\n"
+    )
+    written = file.read_bytes()
+    assert main(["freeze", "--json"]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    assert (
+        answer["order.frozen_tokens"] == 3 * BATCH * LENGTH and answer["step"] == 3 and answer["file"] is None
+    )
+    assert main(["freeze", "--step", "9999"]) == 1 and "step is 9,999" in capsys.readouterr().err
+    monkeypatch.setenv("DIVORDER_ORDER__FROZEN_TOKENS", "5")
+    assert main(["freeze", "--step", "2"]) == 1
+    assert "DIVORDER_ORDER__FROZEN_TOKENS sets order.frozen_tokens" in capsys.readouterr().err
+    monkeypatch.delenv("DIVORDER_ORDER__FROZEN_TOKENS")
+    assert file.read_bytes() == written
+    assert main(["freeze", "--step", "0"]) == 0
+    assert "the next run orders everything anew" in capsys.readouterr().out
+    assert tomllib.loads(file.read_text())["order"] == {"frozen_tokens": 0}
+    file.unlink()
+    assert main(["freeze", "--tokens", "1_000"]) == 1
+    assert "there is no divorder.toml to write into" in capsys.readouterr().err
+    for text in ("-1", "1.5", "1e3", "", "x"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["freeze", "--step", text])
+        assert f"{text!r} is no whole number from 0" in capsys.readouterr().err
+
+
+def test_freeze_says_if_the_last_run_has_changed_what_was_read(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "divorder.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    given = settings.model_dump(exclude_defaults=True)
+    exports = {"formats": ("parquet",), "path": tmp_path / "exports"}
+    other = Settings(
+        **{
+            **given,
+            "store": {"path": tmp_path / "store"},
+            "output": {"path": tmp_path / "out"},
+            "exports": exports,
+        }
+    )
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: other)
+    run_all(other, Silent())
+    run_all(other.model_copy(update={"seed": 1}), Silent())
+    other = other.model_copy(update={"seed": 1})
+    assert main(["freeze", "--step", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "what stays is the last output as it is now, but" in said and "put input and settings back" in said
+    assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
 
 
 def test_the_commands_show_it(

@@ -29,7 +29,7 @@ from tests.conftest import topic_records, write_jsonl
 Make = Callable[..., Settings]
 LENGTH = 64
 BEFORE = "order.frozen_tokens is unset, so a new order changes "
-AFTER = "as order.frozen_tokens is unset"
+AFTER = "and order.frozen_tokens is unset"
 CHOOSE = "set order.frozen_tokens = 0"
 
 
@@ -289,6 +289,19 @@ def test_the_commands_and_the_check_say_it(tmp_path: Path, make: Make) -> None:
     assert again.data["reordered"] is None and AFTER not in str(again)
     chosen = make(order={"frozen_tokens": 0})
     assert run_checks(GRAPH, chosen, "exports")["trainers_keep_the_order"].passed
+
+
+def test_what_the_sentence_says_brings_the_earlier_rows_back(tmp_path: Path, make: Make) -> None:
+    made(make())
+    before = rows(make())
+    append(tmp_path, 22)
+    assert len(made(make())[1]) == 1
+    append(tmp_path, 20)
+    made(make())
+    assert rows(make()) == before
+    append(tmp_path, 22)
+    made(make(order={"frozen_tokens": 8 * LENGTH}))
+    assert rows(make())[:8] == before[:8]
 
 
 def test_no_run_starts_by_itself_before_the_choice_is_made(tmp_path: Path, make: Make) -> None:

@@ -28,7 +28,7 @@ from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import ORDERS, TRAIN_ON, output_label
 from tests.conftest import topic_records
-from tests.defs.conftest import pictures, run_command
+from tests.defs.conftest import pictures, rows_of, run_command
 from tests.faults.runner import REPORTING, Runner
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
@@ -291,10 +291,6 @@ def made(dev: DagsterDev, walk: Walk) -> Metadata:
             assert event and event.asset_materialization
             found[stage] = dict(event.asset_materialization.metadata)
     return found
-
-
-def rows_of(table: Any) -> list[dict[str, Any]]:
-    return [dict(record.data) for record in table.records]
 
 
 def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(made: Metadata, walk: Walk) -> None:

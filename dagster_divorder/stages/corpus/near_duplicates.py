@@ -178,7 +178,7 @@ NEAR_DUPLICATES = WholeCorpus(
     version=2,
     group="ordering",
     kinds={"numpy", "numba"},
-    description="Which records are near copies of others: groups of texts that share most of their shingles.",
+    description="Which records are near copies of others. Groups of texts that share most of their shingles.",
     evidence="which texts are near copies of others",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "minhash"),

@@ -364,8 +364,8 @@ RAW_DOCS = _RawDocs(
     version=4,
     group="corpus",
     kinds={"parquet", "json"},
-    description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
-    "Refused records go to the rejects with path, line and reason.",
+    description="The corpus as it was read: every record of the input files, stored once. Records with the same text "
+    "share a document. Refused records go to the rejects with path, line and reason.",
     reads=(),
     settings=lambda settings: {
         "paths": settings.input.paths,

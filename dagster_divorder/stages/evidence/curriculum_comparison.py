@@ -163,8 +163,8 @@ CURRICULUM_COMPARISON = WholeCorpus(
     name="curriculum_comparison",
     version=1,
     kinds={"numpy", "numba"},
-    description="Every shape of schedules of the curriculum's score on the plan's sequences, in windows shuffled and "
-    "in windows ordered as the plan is: deviation from the schedule, mixes at its points, and seconds in one table.",
+    description="Which shape of curriculum to take. Every shape on the plan's sequences, shuffled in windows and "
+    "ordered in windows: deviation from the schedule, mixes at its points, and seconds in one table.",
     evidence="shapes of curricula side by side on this plan's sequences",
     reads=_curriculum_comparison_reads,
     settings=_curriculum_comparison_settings,

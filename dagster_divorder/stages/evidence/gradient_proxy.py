@@ -119,9 +119,8 @@ GRADIENT_PROXY = WholeCorpus(
     name="gradient_proxy",
     version=1,
     kinds={"huggingface", "pytorch"},
-    description="Whether gradients of the last blocks, projected, tell documents apart as those of all parameters do "
-    "on this model: Spearman's correlation of cosines, and how much of a choice is the same, for several numbers of "
-    "blocks and dims.",
+    description="Whether gradients of the last blocks tell documents apart as those of all parameters do. Spearman's "
+    "correlation of cosines, and how much of a choice is the same, for several numbers of blocks and dims.",
     evidence="whether gradients of the last blocks agree with those of all parameters",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", model_stage(settings)),
     settings=_gradient_proxy_settings,

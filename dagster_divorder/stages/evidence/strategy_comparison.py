@@ -119,8 +119,8 @@ STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
     kinds={"numpy", "numba"},
-    description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
-    "seconds and memory in one table.",
+    description="Which strategy to order by. Every pair of strategies, for documents and for sequences, on this "
+    "corpus: diversity, deviations, seconds and memory in one table.",
     evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,

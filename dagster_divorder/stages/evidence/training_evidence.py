@@ -1024,8 +1024,8 @@ TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=4,
     kinds={"pytorch"},
-    description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
-    "source, the seam between epochs, gradients, and what of it is beyond noise.",
+    description="Whether the order helps training. Small models are trained on the same tokens in several orders: "
+    "held-out loss by source, the seam between epochs, gradients, and what of it is beyond noise.",
     evidence="what the order does to small models that are trained in it",
     reads=_training_evidence_reads,
     settings=_training_evidence_settings,

@@ -532,8 +532,8 @@ DIVERSITY_METRICS = WholeCorpus(
     version=5,
     group="ordering",
     kinds={"numpy", "numba"},
-    description="The proof, for every window of training: training sequences in order beside shuffled ones (three "
-    "seeds), documents in order beside shuffled ones, and the original order. *Plots* shows over runs how good it is.",
+    description="How well every window of training keeps the corpus's mix. The training sequences in order beside "
+    "shuffled ones (three seeds), the documents likewise, and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
     settings=_diversity_metrics_settings,
     content=("metrics",),

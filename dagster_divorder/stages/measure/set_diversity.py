@@ -242,8 +242,8 @@ SET_DIVERSITY = WholeCorpus(
     name="set_diversity",
     version=2,
     kinds={"numpy"},
-    description="How many different things there are in the corpus, in what was chosen, in each source and cluster, "
-    "and in batches under several orders (Vendi scores); and what each source alone brings.",
+    description="How many different things the corpus holds (Vendi scores), also what was chosen, each source and "
+    "cluster, and batches under several orders; and what each source alone brings.",
     evidence="how many different things there are in the corpus, in what is chosen and in its parts",
     reads=_set_diversity_reads,
     settings=_set_diversity_settings,

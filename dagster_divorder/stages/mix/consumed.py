@@ -103,15 +103,15 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else CHANGED
 
 
-def freeze_prefix(run: Run) -> Mapping[str, bytes]:
-    """Documents and sequences of the last output up to `order.frozen_tokens`: those that begin in so many tokens of the
-    document order, or where records are not packed, those in these sequences.
+def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
+    """Documents and sequences of the last output up to `wanted` tokens (default: `order.frozen_tokens`): those that
+    begin in so many tokens of the document order, or where records are not packed, those in these sequences.
 
     Raises:
         InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
         or end of text.
     """
-    wanted = run.settings.order.frozen_tokens
+    wanted = run.settings.order.frozen_tokens if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
         raise InputError(
@@ -119,10 +119,11 @@ def freeze_prefix(run: Run) -> Mapping[str, bytes]:
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
-    packs, tokens = packed.figures.get("method") != "none", last.facts["tokens"]
-    if not packs:
-        # A trainer reads every record as a padded sequence.
-        tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    packs = packed.figures.get("method") != "none"
+    # A trainer reads padded sequences; where records are packed, those may leave documents out.
+    tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
+    if packs:
+        tokens = max(tokens, last.facts["tokens"])
     if wanted > tokens:
         raise InputError(
             f"order.frozen_tokens is {wanted}; the last output has {tokens} tokens, and no more can "
@@ -217,17 +218,17 @@ def reordered(
     return Reordered(places, unit, *change) if change[0] < change[1] else None
 
 
-def changed_by_the_last_run(run: Run) -> str | None:
-    """What the last run changed that a trainer may have read, in words."""
-    stages = [stage for stage in (OUTPUT, "exports") if run.graph[stage].when(run.settings)]
-    receipts = [load_receipt(run.store, stage) for stage in stages]
-    # A result that is kept tells of the run that made it.
-    changes = [
-        Reordered(**receipt.figures["reordered"])
-        for receipt in receipts
-        if receipt and receipt.facts["computed"] and "reordered" in receipt.figures
-    ]
-    return changes[0].sentence if changes and run.settings.order.frozen_tokens is None else None
+def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
+    """What the run that wrote the present exports (or records in training order) changed of those before; None where
+    the choice is made since (`order.frozen_tokens`). by_the_last_run: only if that was the last run."""
+    if run.settings.order.frozen_tokens is not None:
+        return None
+    for stage in (OUTPUT, "exports"):
+        receipt = load_receipt(run.store, stage) if run.graph[stage].when(run.settings) else None
+        # A result that is kept still tells of the run that made it.
+        if receipt and "reordered" in receipt.figures and (receipt.facts["computed"] or not by_the_last_run):
+            return Reordered(**receipt.figures["reordered"])
+    return None
 
 
 def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:

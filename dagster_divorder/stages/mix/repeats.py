@@ -367,8 +367,8 @@ REPEATS = WholeCorpus(
     version=2,
     group="ordering",
     kinds={"numpy"},
-    description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
-    "and what is held out.",
+    description="How often each record is trained on in an epoch: by the mix that is asked for, the selection, and "
+    "what is held out.",
     reads=_repeats_reads,
     settings=_repeats_settings,
     inputs=lambda run: {**versions(run, *_repeats_reads(run.settings)), "consumed": consumed_version(run)},

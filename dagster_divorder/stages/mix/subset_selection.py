@@ -398,8 +398,8 @@ SUBSET_SELECTION = WholeCorpus(
     version=2,
     group="ordering",
     kinds={"numpy"},
-    description="Which records are trained on: chosen together for diversity and quality within a budget, or by a "
-    "simpler way, with what the ways would choose side by side.",
+    description="Which records are trained on. They are chosen together for diversity and quality within a budget, or "
+    "by a simpler way; a table has what each way would choose.",
     reads=_subset_selection_reads,
     settings=_subset_selection_settings,
     inputs=lambda run: {

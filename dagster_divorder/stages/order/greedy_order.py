@@ -19,6 +19,7 @@ from dagster_divorder.core.order import order
 from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.spread import spacing, spread_order
+from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.trait_targets import document_targets
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
@@ -188,6 +189,26 @@ def document_order_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
+def order_description(settings: Settings, items: str, strategy: str) -> str:
+    """What an order of these items under these settings is, in words."""
+    curriculum, known = settings.curriculum, STRATEGIES[strategy]
+    if curriculum.on:
+        return (
+            f"The order of the {items} along a curriculum: `{curriculum.score}` by the schedule `{curriculum.form}`, "
+            f"and {strategy} inside its windows."
+        )
+    if not (known.follows_targets or known.takes_coordinates):
+        return f"The order of the {items} by the strategy `{strategy}`."
+    traits = ", ".join(settings.order.traits)
+    return f"The order of the {items}, {strategy}: every window of training keeps the corpus's own mix ({traits})."
+
+
+def order_kinds(settings: Settings, strategy: str) -> set[str]:
+    """The kinds of an order under these settings."""
+    schedule = {"curriculum", settings.curriculum.form} if settings.curriculum.on else set()
+    return {strategy, "numba", *schedule}
+
+
 def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
     return (
         "raw_docs",
@@ -209,8 +230,8 @@ GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=5,
     group="ordering",
-    kinds={"numpy", "numba"},
-    description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
+    kinds=lambda settings: order_kinds(settings, settings.order.strategy),
+    description=lambda settings: order_description(settings, "documents", settings.order.strategy),
     reads=_greedy_order_reads,
     settings=document_order_settings,
     inputs=_inputs,

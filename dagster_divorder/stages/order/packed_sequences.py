@@ -491,8 +491,7 @@ PACKED_SEQUENCES = WholeCorpus(
     version=6,
     group="ordering",
     kinds={"numpy", "numba"},
-    description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "
-    "plan.",
+    description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=_packed_sequences_settings,
     content=("plan", "rows"),

@@ -38,7 +38,12 @@ from dagster_divorder.stages.mix.repeats import (
     stream_reads,
     stream_view,
 )
-from dagster_divorder.stages.order.greedy_order import check_permutation, remade
+from dagster_divorder.stages.order.greedy_order import (
+    check_permutation,
+    order_description,
+    order_kinds,
+    remade,
+)
 from dagster_divorder.stages.order.packed_sequences import (
     consumed_reads,
     load_packed,
@@ -260,9 +265,10 @@ SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
     version=6,
     group="ordering",
-    kinds={"numpy", "numba"},
-    description="The order of the packed sequences in which every batch, and every run of batches, carries the "
-    "corpus's own mix; one order an epoch.",
+    kinds=lambda settings: order_kinds(settings, settings.sequence.strategy),
+    description=lambda settings: order_description(
+        settings, "training sequences", settings.sequence.strategy
+    ),
     reads=_sequence_order_reads,
     settings=_sequence_order_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.

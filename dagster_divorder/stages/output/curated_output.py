@@ -486,7 +486,7 @@ CURATED_OUTPUT = WholeCorpus(
     group="output",
     then=("exports",),
     kinds={"json", "parquet"},
-    description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
+    description="The corpus in its new order: records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_curated_output_reads,
     # `lacks` looks into `output.path`; `inputs` have the format that `auto` came to.

@@ -47,7 +47,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.mix.consumed import keys_of_the_order, reordered
+from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -75,6 +75,8 @@ from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
 from dagster_divorder.write.exports.text import TEXT
 
 TAG_DIGITS = 8
+KEEP_THE_ORDER = "trainers_keep_the_order"
+"""The check that also says what a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
@@ -552,10 +554,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
     remedies = (
         ["set exports.world_size, micro_batch and workers to those of the trainer"] if unordered else []
     )
-    receipt = load_receipt(run.store, "exports")
-    changed = receipt.figures.get("reordered") if receipt else None
-    if changed and run.settings.order.frozen_tokens is None:
-        change = Reordered(**changed)
+    if change := last_change(run):
         text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
     return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
 
@@ -565,7 +564,7 @@ EXPORTS = WholeCorpus(
     version=3,
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
-    description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
+    description="The training sequences in their final order, as token files in the formats that trainers read.",
     reads=_exports_reads,
     when=lambda settings: bool(settings.exports.formats),
     settings=_exports_settings,
@@ -587,7 +586,7 @@ EXPORTS = WholeCorpus(
             blocking=True,
         ),
         Check(
-            name="trainers_keep_the_order",
+            name=KEEP_THE_ORDER,
             description="At least one trainer reads each export in the order of the plan, global batch for global "
             "batch; a table lists each trainer that reads it, by default and at its best. No run has reordered rows "
             "that a trainer may have read, unless order.frozen_tokens allows it.",

@@ -127,9 +127,10 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
 ORDERING_ANIMATION = WholeCorpus(
     name="ordering_animation",
     version=3,
+    group="report",
     kinds={"matplotlib"},
-    description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
-    "cluster map lighting up as documents are first read.",
+    description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
+    "topics lighting up as documents are first read.",
     reads=lambda settings: (
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),

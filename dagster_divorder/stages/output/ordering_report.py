@@ -245,7 +245,9 @@ def _as_shown(run: Run, receipt: Receipt) -> Evidence:
             figures[name] = str(shown.path)
         else:
             figures[name] = shown.markdown if isinstance(shown, Text) else shown
-    return Evidence(stage.name, stage.evidence, stage.description, figures, tables, pictures)
+    return Evidence(
+        stage.name, stage.evidence, stage.description_under(run.settings), figures, tables, pictures
+    )
 
 
 def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
@@ -543,10 +545,11 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
     version=7,
+    group="report",
     kinds={"html", "matplotlib"},
-    description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
-    "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
-    "any browser, without a network.",
+    description="The report to send to someone: one HTML file beside the output. What was asked, whether it is better "
+    "than shuffling, before and after, the worst windows and their documents, and the evidence that there is. It "
+    "opens in any browser, without a network.",
     reads=lambda settings: (
         *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
         *stream_reads(settings),

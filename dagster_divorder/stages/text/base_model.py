@@ -314,8 +314,8 @@ BASE_MODEL = PinnedFit(
     version=2,
     group="embedding",
     kinds={"huggingface"},
-    description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
-    "appended documents use it as it is.",
+    description="The tokenizer and token vectors of the model that you will train. Without a model, small ones are "
+    "learnt from a sample of the corpus. Pinned: appended documents use them as they are.",
     reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
     settings=_base_model_settings,
     inputs=_inputs,

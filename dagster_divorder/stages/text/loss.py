@@ -152,7 +152,7 @@ LOSS = VectorsOfAModel(
     version=1,
     group="embedding",
     kinds={"huggingface", "pytorch"},
-    description="The mean loss of each document under a causal language model, in nats a token.",
+    description="How hard each document is: its mean loss under a causal language model, in nats a token.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),

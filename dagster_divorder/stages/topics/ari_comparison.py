@@ -355,9 +355,8 @@ ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
-    description="Whether deep vectors (or those of `embedding.path`) show other structure than shallow ones "
-    "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
-    '`embedding.kind = "auto"` it picks the vectors.',
+    description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
+    'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     evidence="whether two kinds of vectors see the same topics",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings, *settings.embedding.compared)),

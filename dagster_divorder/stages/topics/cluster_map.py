@@ -181,9 +181,8 @@ CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
     kinds={"umap", "matplotlib"},
-    description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
-    "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
-    "missing.",
+    description="A map of the documents: similar ones lie close together, and colours are topics. It stays put as the "
+    "corpus grows: new documents are placed on it. `note` says what to do where umap-learn is missing.",
     evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),

@@ -156,9 +156,12 @@ CLUSTERS = PerDocument(
     name="clusters",
     version=6,
     group="embedding",
-    kinds=lambda settings: {library(settings)},
-    description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "
-    "pinned; `fitted` says whether and why they were made again.",
+    kinds=lambda settings: {library(settings), "kmeans"},
+    description=lambda settings: (
+        f"The topic of every document: {settings.clusters.number or 'the best number of'} clusters by k-means "
+        f"(vectors: {settings.embedding.kind}), named by their characteristic words. Centroids and names are pinned; "
+        "`fitted` says whether and why they were made again."
+    ),
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
     inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names", "cluster_table"),

@@ -360,7 +360,10 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     version=2,
     group="embedding",
     kinds={"huggingface", "pytorch"},
-    description="One vector per document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
+    description=lambda settings: (
+        "One vector a document from the hidden states of a model "
+        f"({settings.deep_model}), pooled and L2-normalised."
+    ),
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),

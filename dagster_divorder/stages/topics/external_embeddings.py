@@ -308,7 +308,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     version=2,
     group="embedding",
     kinds={"numpy"},
-    description="One vector per document, from a file of your own (`embedding.path`), checked and L2-normalised.",
+    description="One vector a document, from a file of your own (`embedding.path`), checked and L2-normalised.",
     reads=lambda settings: ("raw_docs", *(["ids"] if settings.input.id_field else [])),
     settings=lambda settings: {
         "path": str(settings.embedding.path),

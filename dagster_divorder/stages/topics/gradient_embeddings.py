@@ -161,8 +161,8 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     version=1,
     group="embedding",
     kinds={"huggingface", "pytorch"},
-    description="One vector per document: what it would change in the last blocks of a causal language model (the "
-    "gradient of its loss), projected at random, L2-normalised.",
+    description="One vector a document: what training on it would change in a language model. The gradient of its "
+    "loss in the last blocks, projected at random, L2-normalised.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", model_stage(settings)),
         *(["ids"] if settings.input.id_field else []),

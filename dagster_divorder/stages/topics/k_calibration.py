@@ -306,9 +306,9 @@ K_CALIBRATION = PinnedFit(
     name="k_calibration",
     version=6,
     kinds=lambda settings: {library(settings)},
-    description="How many clusters: silhouettes over several fits, sizes and what the order gains for several numbers, "
-    'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '
-    "documents have changed; `fitted` says why.",
+    description="How many clusters to make. Several numbers are tried: silhouettes over several fits, sizes, and what "
+    'the order gains. `clusters.k = "auto"` takes the number that is clearly best, or else 30. Measured again once '
+    "enough documents have changed; `fitted` says why.",
     evidence="how many clusters the corpus has",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
     settings=_k_calibration_settings,

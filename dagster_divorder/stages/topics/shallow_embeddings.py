@@ -54,9 +54,9 @@ SHALLOW_EMBEDDINGS = PerDocument(
     name="shallow_embeddings",
     version=1,
     group="embedding",
-    kinds={"numpy"},
-    description="One vector per document: the pooled rows of the base model's token table, so that texts on similar "
-    "topics lie close.",
+    kinds=lambda settings: {"numpy", settings.embedding.pooling},
+    description="One vector a document: the mean of its tokens' vectors in the base model, weighted as "
+    "`embedding.pooling` says. Texts on similar topics lie close together.",
     reads=("raw_docs", "token_counts", "base_model"),
     settings=lambda settings: {"pooling": settings.embedding.pooling},
     inputs=_inputs,
