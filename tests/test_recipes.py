@@ -189,7 +189,7 @@ def targets(case: Case) -> None:
     case.run(*case.recipe)
     summary = case.divorder("summary", "--details")
     assert "order.targets.source asks for 60.0% of 'web'" in summary
-    assert "from what can be had" in summary
+    assert "from the achievable share" in summary
 
 
 @recipe("My records have a score, and the best should come last")
