@@ -212,7 +212,7 @@ several = dg.AssetsDefinition(specs=[dg.AssetSpec("one"), dg.AssetSpec(["raw", "
         (several, {"one", "raw/two"}),
         ([dg.AssetDep("docs", partition_mapping=dg.AllPartitionMapping())], {"docs"}),
     ],
-    ids=str,
+    ids=["text", "definition", "key", "several", "parts", "multi_asset", "dep"],
 )
 def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, expected: set[str]) -> None:
     defs = corpus(upstream={"raw_docs": upstream})
