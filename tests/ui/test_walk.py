@@ -261,6 +261,22 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
         expect(page.get_by_text(figure, exact=True)).to_be_attached()
 
 
+WIDEST = """
+() => [...document.querySelectorAll("[class*=AssetEventMetadataEntriesTable]")]
+  .map(table => [table.scrollWidth - table.clientWidth, table.innerText])
+"""
+
+
+def test_metadata_is_not_clipped_on_a_common_screen(dev: DagsterDev, page: Page, made: Metadata) -> None:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    for asset in ("raw_docs", "clusters", "diversity_metrics", "strategy_comparison"):
+        page.goto(f"{dev.url}/assets/{asset}")
+        # The last entry, below all others.
+        page.get_by_role("cell", name="stored_files", exact=True).wait_for()
+        clipped = [text for beyond, text in page.evaluate(WIDEST) if beyond > 1]
+        assert clipped == [], asset
+
+
 def test_pages_say_where_settings_and_files_are(dev: DagsterDev, page: Page, walk: Walk) -> None:
     from playwright.sync_api import expect
 

@@ -16,11 +16,12 @@ from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cos
 from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import summary_row
 
 Result = TypeVar("Result")
@@ -115,17 +116,28 @@ def _strategy_comparison_inputs(run: Run) -> dict[str, Any]:
     return {**versions(run, "raw_docs", "traits", *stream_reads(run.settings)), "vectors": vectors}
 
 
+def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
+    """The comparison as two tables, so that each fits a page: diversity and deviations, then drift and cost."""
+    rows, pair = load_comparison(run), ("documents", "sequences")
+    last = [*rows[0]].index(DEVIATIONS[-1]) + 1 if rows else 0
+    rest = [{name: row[name] for name in (*pair, *[*row][last:])} for row in rows]
+    return {
+        "comparison": Table([dict([*row.items()][:last]) for row in rows]),
+        "drift_and_cost": Table(rest),
+    }
+
+
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
     kinds={"numpy", "numba"},
     description="Which strategy to order by. Every pair of strategies, for documents and for sequences, on this "
-    "corpus: diversity, deviations, seconds and memory in one table.",
+    "corpus: diversity, deviations, drift, seconds and memory side by side.",
     evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,
     # No `content`: the key decides all but the costs, so it makes the version.
     inputs=_strategy_comparison_inputs,
     compute=_compare_strategies,
-    show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
+    show=_show_strategy_comparison,
 )
