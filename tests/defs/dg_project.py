@@ -42,6 +42,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_divorder.readers.export import open_export
+from dagster_divorder.results import Results
 
 DATA = Path(__file__).parents[3] / "data"
 
@@ -66,10 +67,15 @@ def model() -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"sequences": len(export)})
 
 
+@dg.asset(group_name="training", ins={"results": dg.AssetIn(["blog", "curated_output_of_blog"])})
+def topics(results: Results) -> dg.MaterializeResult:
+    return dg.MaterializeResult(metadata={"topics": results.documents.cluster.nunique()})
+
+
 @dg.definitions
 def around():
     return dg.Definitions(
-        assets=[pages, model],
+        assets=[pages, model, topics],
         resources={"settings": Crawler(site="site.jsonl")},
         executor=dg.in_process_executor,
     )
@@ -100,11 +106,15 @@ attributes:
     clusters: {k: 4}
     sequence: {length: 128, batch: 4}
     comparison: {documents: [balanced], sequences: [balanced]}
+  translation:
+    key: "blog/{{ spec.key.path[-1] }}_of_blog"
 """
 NEWS_SETTINGS = (
     CONFIG.replace('"docs.jsonl"', '"../../../../../data/news.jsonl"')
     .replace('"store"', '"../../../../../divorder/news/store"')
     .replace('"curated"', '"../../../../../divorder/news/curated"')
+    # The sensor of the input starts nothing meanwhile.
+    .replace("[advanced]\n", "[advanced]\nsettle_seconds = 3600\n")
     + """
 [exports]
 formats = ["parquet"]
