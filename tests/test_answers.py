@@ -113,7 +113,7 @@ def test_lists_hold_what_their_rows_say(
     assert set(made["exports"][0]) == {"format", "folder", "sequences", "tokens", "files", "bytes"}
     assert made["corpus"]["records"] == 80
     rows = answer(capsys, "where", "--step", "0")["runs"]
-    names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("## cut")[0])
+    names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("\n## ")[0])
     assert set(rows[0]) == set(names) - {"runs"}
     assert sum(row["tokens"] for row in rows) == 4 * 64
 

@@ -21,8 +21,8 @@ from tests.conftest import topic_records, write_jsonl
 from tests.test_layers import MODULES, PACKAGE, imports_that_run, tree_of
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-ALWAYS = {"huggingface_hub", "typing_extensions"}
-"""Packages that transformers and pydantic bring."""
+ALWAYS = {"click", "huggingface_hub", "typing_extensions"}
+"""Packages that dagster, transformers and pydantic bring."""
 MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn", "umap-learn": "umap"}
 
 

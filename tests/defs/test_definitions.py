@@ -182,5 +182,5 @@ def test_clusters_are_of_the_kind_that_makes_them(
 ) -> None:
     config.write_text(as_toml({"clusters": {"method": method}}))
     specs = {spec.key.to_user_string(): spec for spec in load().resolve_all_asset_specs()}
-    assert specs["clusters"].kinds == {"kmeans", library}
+    assert specs["clusters"].kinds == {library}
     assert specs["k_calibration"].kinds == {library}

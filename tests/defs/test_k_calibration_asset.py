@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.defs.conftest import metadata_of
+from tests.defs.conftest import metadata_of, rows_of
 
 Load = Callable[[], dg.Definitions]
 
@@ -41,7 +41,7 @@ def test_it_shows_table_and_picture_and_clusters_follow(auto: Path, load: Load) 
     assert run.success
     metadata = metadata_of(run)
     shown = metadata["k_calibration"]
-    assert [record.data["k"] for record in shown["calibration"].value.records] == [3, 5]
+    assert [row["k"] for row in rows_of(shown["calibration"])] == [3, 5]
     assert shown["auto_takes"].value == metadata["clusters"]["k"].value
     assert shown["notes"].value == ["200 not tried: more than the documents there are (120)"]
     assert str(shown["picture"].value).startswith("![silhouettes](data:image/png;base64,")
