@@ -161,6 +161,7 @@ ALLOWED = {
         "corpus",
         "engine",
         "store",
+        "view",
     },
 }
 

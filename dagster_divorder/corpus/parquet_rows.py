@@ -146,7 +146,7 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
             _encoded(none.take(row_array(np.empty(0, np.int64))))
         except pa.ArrowNotImplementedError as error:
             raise InputError(
-                f"column {field.name!r} has type {field.type}, of which rows cannot be taken ({error}); "
+                f"column {field.name!r} has type {field.type}, whose rows cannot be taken ({error}); "
                 "rewrite the files with another type, or without that column"
             ) from None
         if as_json:

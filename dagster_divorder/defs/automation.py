@@ -135,7 +135,10 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason | dg.SensorResult:
         runs = _our_runs(context, store)
-        if dead := fail_dead_runs(context.instance, pipeline, runs):
+        repository = context.repository_def
+        # Between steps in other processes, or on other machines, a log may be silent for long.
+        one_process = repository is None or repository.get_job(curate).executor_def is dg.in_process_executor
+        if one_process and (dead := fail_dead_runs(context.instance, pipeline, runs)):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
 
         def in_progress() -> str | None:

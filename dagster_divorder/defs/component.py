@@ -64,9 +64,12 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
 
 def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
     from dagster_divorder.propose import Proposal, blank, look, refuse_existing, write_settings
+    from dagster_divorder.view.answer import as_text
 
     if params.paths:
-        write_settings(Proposal(blocks=look(params.paths, params.text_field)), file, project=project)
+        proposal = Proposal(blocks=look(params.paths, params.text_field))
+        write_settings(proposal, file, project=project)
+        click.echo(as_text(proposal.warnings()), nl=False)
     else:
         refuse_existing(file)
         file.write_text(blank(file.parent, project), encoding="utf-8")
@@ -113,9 +116,9 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     key_prefix: Annotated[
         str | list[str] | None,
         dg.Resolver.default(
-            description="First parts of every asset key. Joined by underscores they begin the names of jobs, sensors, "
-            "schedules and groups, too. Each corpus of a project needs its own.",
-            examples=["news", ["training", "news"]],
+            description="First parts of every asset key, with / between. Joined by underscores they begin the names of "
+            "jobs, sensors, schedules and groups, too. Each corpus of a project needs its own.",
+            examples=["news", "training/news"],
         ),
     ] = None
     group_name: Annotated[
@@ -183,10 +186,9 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     @property
     def _prefix(self) -> list[str]:
         given = self.key_prefix
+        parts = given if isinstance(given, list) else [] if given is None else [given]
         # A template such as {{ env.YEAR }} gives a number.
-        return (
-            [] if given is None else [str(part) for part in (given if isinstance(given, list) else [given])]
-        )
+        return [part for given in parts for part in str(given).split("/")]
 
     def _load(self, file: Path | None) -> "Settings":
         from dagster_divorder.settings import load_settings
@@ -204,11 +206,10 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         """Check that no component before this one has its prefix."""
         for loc, other in _earlier(context):
             if "_".join(other._prefix) == "_".join(self._prefix):
-                number = (
-                    isinstance(loc, ComponentPath) and isinstance(loc.instance_key, int) and loc.instance_key
-                )
-                document = f", document {number + 1}," if number else ""
-                prefix = f"the key_prefix {self.key_prefix!r}" if self.key_prefix else "no key_prefix"
+                number = loc.instance_key if isinstance(loc, ComponentPath) else None
+                document = f", document {number + 1}," if isinstance(number, int) and number else ""
+                same = "" if other._prefix == self._prefix else "the names of "
+                prefix = f"{same}the key_prefix {self.key_prefix!r}" if self._prefix else "no key_prefix"
                 raise SettingsError(
                     f"it has {prefix}, and so has {_file(loc)}{document}; give each corpus a prefix of its own"
                 )

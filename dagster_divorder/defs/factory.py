@@ -16,7 +16,7 @@ from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, follow_upstream, watch_input
 from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
@@ -66,7 +66,13 @@ def build_definitions(
             loaded = anchored(settings, Path.cwd())
         else:
             file, loaded = config_file(settings, os.environ), load_settings(settings)
-        if "raw_docs" not in (upstream or {}):
+        upstream = upstream or {}
+        if not isinstance(upstream, Mapping):
+            raise SettingsError(
+                f"upstream is {upstream!r}; expected, by asset, those that write its files, such as "
+                '{"raw_docs": ["docs"]}'
+            )
+        if "raw_docs" not in upstream:
             _check_input(loaded)
         pipeline = Pipeline(
             GRAPH,
@@ -74,7 +80,7 @@ def build_definitions(
             file,
             tuple(key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()),
             group_name,
-            {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()},
+            {asset: _deps(written_by) for asset, written_by in upstream.items()},
             tags or {},
             owners or (),
             automation,

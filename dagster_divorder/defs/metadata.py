@@ -48,7 +48,8 @@ def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in figures.items()
         if name not in shown and value not in (None, "", [], {}) and not _is_table(value)
     }
-    return {name: _value(value) for name, value in shown.items()} | others
+    present = {name: value for name, value in shown.items() if value != Table([])}
+    return {name: _value(value) for name, value in present.items()} | others
 
 
 def _value(shown: Table | Picture | Text | Link | float) -> Any:

@@ -10,18 +10,20 @@ import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import dagster as dg
 from dagster._check import CheckError
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from dagster_divorder.defs.downstream import refuse_requests
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.settings import settings_file
 from dagster_divorder.settings import fixed_beginning, is_in, written_places
 from dagster_divorder.settings.places import OBJECT_STORES, is_url, real_place
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 CORPUS, SETTINGS = "divorder/corpus", "divorder/settings"
 

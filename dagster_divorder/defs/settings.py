@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.defs.metadata import table
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings import Settings
@@ -111,4 +110,5 @@ def settings_table(settings: Settings, usual: Settings | None = None) -> dg.Meta
             values |= {f"{name}.{key}": value for key, value in section.items() if value != other.get(key)}
         elif section != other:
             values[name] = section
-    return table([{"setting": name, "value": json.dumps(value)} for name, value in values.items()])
+    rows = [dg.TableRecord({"setting": name, "value": json.dumps(value)}) for name, value in values.items()]
+    return dg.MetadataValue.table(rows) if rows else dg.MetadataValue.text("none")

@@ -59,7 +59,7 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64], Series]
 """Positions as shares of the dataset, (P,), values there, (P,), and their series."""
 SHUFFLES = Series("three shuffles", "shuffled")
 ASKED = Series("asked", "muted", dashed=True)
-ACHIEVABLE = Series("can be had", "original")
+ACHIEVABLE = Series("achievable", "original")
 WINDOWS = Series("shuffled in windows", "shuffled")
 MOVED = Series("moved by the schedule", "original", dashed=True)
 

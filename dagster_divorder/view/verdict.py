@@ -61,7 +61,7 @@ class Verdict:
             return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
         still, moving = check.traits(moving=False), check.traits(moving=True)
         kept = [f"the corpus's own mix{f' of {listed(still)}' if moving else ''}"] if still else []
-        kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
+        kept += [f"the achievable mix of the targets for {listed(moving)}"] if moving else []
         claim = (
             f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
         )
@@ -75,7 +75,7 @@ class Verdict:
         off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)
         others = f"against {shuffled} after shuffling and {before} in the original order"
         if window == "batch":
-            whose = "what can be had of its targets" if trait in moving else "the corpus's"
+            whose = "its achievable target" if trait in moving else "the corpus's"
             return claim, (
                 f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}'s share strays from {whose} by "
                 f"more than {off} percentage points, {others}."

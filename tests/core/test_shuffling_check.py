@@ -136,5 +136,5 @@ def test_a_trait_that_moves_is_judged_and_said_to_move():
     found = beats_shuffling(better, shuffled, ["cluster", "source"], 10**6, moving=["source"])
     assert found.passed
     assert (found.traits(moving=True), found.traits(moving=False)) == (["source"], ["cluster"])
-    assert "source is held against the mix that can be had of its targets, which moves" in found.text()
+    assert "source is compared with the achievable mix of its targets, which moves" in found.text()
     assert not beats_shuffling(shuffled, better, ["source"], 10**6, moving=["source"]).passed

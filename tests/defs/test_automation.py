@@ -441,6 +441,27 @@ def test_a_partition_a_day_is_one_corpus_that_grows(tmp_path: Path, instance: dg
     assert versions_of(news.run("raw_docs")) == version
 
 
+@pytest.mark.parametrize("executor", [dg.in_process_executor, dg.multiprocess_executor])
+def test_a_silent_run_in_several_processes_is_not_called_dead(
+    tmp_path: Path, instance: dg.DagsterInstance, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = Project(tmp_path, instance)
+    news.defs = dg.Definitions.merge(
+        build_definitions(tmp_path / "divorder.toml", key_prefix="news"), dg.Definitions(executor=executor)
+    )
+    run = create_run_for_test(
+        instance,
+        job_name="news_curate",
+        status=dg.DagsterRunStatus.STARTED,
+        tags=tags_of(news.settings),
+    )
+    later = time.time() + SILENT_SECONDS + 1
+    monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
+    assert news.tick("news_watch_input") is None
+    in_process = executor is dg.in_process_executor
+    assert (status_of(instance, run) == dg.DagsterRunStatus.FAILURE) == in_process
+
+
 def test_two_corpora_side_by_side_know_their_own_runs(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

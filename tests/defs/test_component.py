@@ -180,7 +180,7 @@ def test_a_translation_that_breaks_the_order_of_assets_is_refused(
         ({"settings": tables("news"), "key_prefix": "{{ 2026 }}"}, "key_prefix has the part '2026'"),
         (
             {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
-            "upstream is 'raw_doc'; expected one of raw_docs, ",
+            "upstream names 'raw_doc', which reads no files of others",
         ),
     ],
 )
@@ -196,50 +196,45 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
 @pytest.mark.parametrize(
     ("first", "second", "sentence"),
     [
-        ({"key_prefix": "x"}, {"key_prefix": "x"}, "it has the key_prefix 'x', and so has {first}"),
-        ({}, {}, "it has no key_prefix, and so has {first}"),
-        (
-            {"key_prefix": ["a", "b"]},
-            {"key_prefix": "a_b"},
-            "it has the key_prefix 'a_b', and so has {first}",
-        ),
-        (
-            {"key_prefix": "x"},
-            {"key_prefix": "y", "store": "news/store"},
-            "its store.path {out}/news/store and store.path {out}/news/store of {first} overlap",
-        ),
-        (
-            {"key_prefix": "x"},
-            {"key_prefix": "y", "store": "news/curated/deep"},
-            "its store.path {out}/news/curated/deep and output.path {out}/news/curated of {first} overlap",
-        ),
+        ("x", "x", "it has the key_prefix 'x', and so has {}"),
+        (None, None, "it has no key_prefix, and so has {}"),
+        ("a/b", ["a", "b"], "it has the key_prefix ['a', 'b'], and so has {}"),
+        (["a", "b"], "a_b", "it has the names of the key_prefix 'a_b', and so has {}"),
     ],
 )
-def test_two_components_with_one_name_or_place_are_refused(
-    project: DefsFolderSandbox, first: dict[str, Any], second: dict[str, Any], sentence: str
+def test_two_components_with_one_prefix_are_refused(
+    project: DefsFolderSandbox, first: Any, second: Any, sentence: str
 ) -> None:
-    given = []
-    for name, attributes in (("news", dict(first)), ("blog", dict(second))):
-        settings = tables(name)
-        if store := attributes.pop("store", None):
-            settings["store"] = {"path": f"{{{{ context.project_root }}}}/out/{store}"}
-        given.append({**attributes, "settings": settings})
+    given: list[dict[str, Any]] = [
+        {"settings": tables(name), "key_prefix": prefix}
+        for name, prefix in (("news", first), ("blog", second))
+    ]
     folders = [write(project, "a", given[0]), write(project, "deeper/b", given[1])]
-    names = {"first": folders[0] / "defs.yaml", "out": project.project_root / "out"}
     said = refusal(project)
     assert said.startswith(f"{folders[1] / 'defs.yaml'}: ")
-    assert sentence.format(**names) in said
+    assert sentence.format(folders[0] / "defs.yaml") in said
     # In one file, and made in Python by a function that does not say what it makes.
     (folders[1] / "defs.yaml").unlink()
     write(project, "a", *given)
-    assert sentence.format(**names) in refusal(project)
+    assert sentence.format(folders[0] / "defs.yaml") in refusal(project)
     (folders[0] / "defs.yaml").unlink()
     for folder, attributes in zip(folders, given, strict=True):
         made = f"dg.component_instance(lambda context: DivOrderComponent(**{rendered(project, attributes)}))"
         (folder / "component.py").write_text(
             f"import dagster as dg\nfrom dagster_divorder import DivOrderComponent\ncorpus = {made}\n"
         )
-    assert sentence.format(**names).replace("defs.yaml", "component.py") in refusal(project)
+    assert sentence.format(folders[0] / "component.py") in refusal(project)
+
+
+def test_two_components_that_write_to_one_place_are_refused(project: DefsFolderSandbox) -> None:
+    for name in ("news", "blog"):
+        settings = tables(name) | {"store": {"path": "{{ context.project_root }}/out/store"}}
+        write(project, name, {"settings": settings, "key_prefix": name})
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
+        specs(project)
+    for name in ("news", "blog"):
+        place = f"store.path {project.project_root}/out/store of the corpus '{name}'"
+        assert f"{place} ({project.defs_folder_path / name / 'defs.yaml'})" in str(refused.value.__cause__)
 
 
 def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(
@@ -363,6 +358,15 @@ def test_a_scaffold_of_a_corpus_loads(
     assert str(project.project_root) not in (project.defs_folder_path / "news/divorder.toml").read_text()
 
 
+def test_a_scaffold_says_which_records_are_no_documents(
+    project: DefsFolderSandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = project.project_root / "data/news.jsonl"
+    corpus.write_text(corpus.read_text() + '{"text": 7}\n')
+    project.scaffold_component(DivOrderComponent, "news", {"paths": [str(corpus)]})
+    assert "1 of 121 records looked at will be refused" in capsys.readouterr().out
+
+
 def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:
     file = project.scaffold_component(DivOrderComponent, "news") / "divorder.toml"
     assert "input.paths = []: at least one file, folder or glob is needed" in refusal(project)
@@ -374,3 +378,11 @@ def test_a_scaffold_of_no_corpus_leaves_nothing(project: DefsFolderSandbox) -> N
     with pytest.raises(click.ClickException, match=r"no file matches 'none\.jsonl'"):
         project.scaffold_component(DivOrderComponent, "news", {"paths": ["none.jsonl"]})
     assert not (project.defs_folder_path / "news").exists()
+
+
+def test_every_attribute_has_a_description_and_valid_examples() -> None:
+    model = DivOrderComponent.get_model_cls()
+    for name, attribute in model.model_fields.items():
+        assert attribute.description and attribute.examples, name
+        for example in attribute.examples:
+            model.model_validate({name: example})

@@ -33,8 +33,6 @@ SMALL = {
 }
 Load = Callable[[str], Any]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -212,7 +212,7 @@ several = dg.AssetsDefinition(specs=[dg.AssetSpec("one"), dg.AssetSpec(["raw", "
         (several, {"one", "raw/two"}),
         ([dg.AssetDep("docs", partition_mapping=dg.AllPartitionMapping())], {"docs"}),
     ],
-    ids=str,
+    ids=["text", "definition", "key", "several", "parts", "multi_asset", "dep"],
 )
 def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, expected: set[str]) -> None:
     defs = corpus(upstream={"raw_docs": upstream})
@@ -228,6 +228,11 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
         corpus(upstream={asset: ["docs"]})
     assert f"upstream names '{asset}'" in str(refused.value)
     assert "raw_docs (input.paths)" in str(refused.value)
+
+
+def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"upstream is \['docs'\]; expected, by asset"):
+        corpus(upstream=["docs"])
 
 
 EXTERNAL = '[embedding]\nkind = "external"\npath = "vectors.npy"\n'

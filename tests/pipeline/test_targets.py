@@ -105,7 +105,7 @@ def test_the_check_is_about_the_targets(corpus: Path) -> None:
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
     finding = run_checks(GRAPH, settings, stage="diversity_metrics")["order_beats_shuffling"]
-    assert "source is held against the mix that can be had of its targets, which moves" in finding.text
+    assert "source is compared with the achievable mix of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:
         assert "order.targets moves source" in remedy(settings)
@@ -114,14 +114,14 @@ def test_the_check_is_about_the_targets(corpus: Path) -> None:
     text = " ".join(page.text.split())
     assert "targets" in [of["id"] for of in page.all("section")]
     says = " ".join(of.get("aria-label", "") for of in page.all("div"))
-    assert f"{SEA}: asked 79.80 % to 40.20 %, can be had" in says
+    assert f"{SEA}: asked 79.80 % to 40.20 %, achievable" in says
     assert (
         f"the mix of source (weight 5) moves with progress: {SEA} 80 %, 40 % at 0 %, 100 % of the tokens"
         in text
     )
     assert "own mix of length (weight 1)" in text and "own mix of length (weight 1) and source" not in text
-    assert "source: held against what can be had of its targets there, which moves." in text
-    assert "percentage points off what can be had of the targets for source" in text
+    assert "source: compared with the achievable mix of its targets there, which moves." in text
+    assert "percentage points off the achievable mix of the targets for source" in text
     check((settings.output.path / PAGE).read_bytes())
     assert metrics["sequences"]["windows"]["batch"]["source"]["worst"] == batch.worst
 
@@ -157,6 +157,6 @@ def test_a_value_that_gives_way_to_another_is_told_so() -> None:
         }
     }
     first, second = warnings_of(figures)
-    assert "asks for 40.0% of 'a' after 50.0% of the tokens, and 30.0% can be had there" in first
+    assert "asks for 40.0% of 'a' after 50.0% of the tokens, and 30.0% is achievable there" in first
     assert "make room for other values" in first
     assert "of 'c'" in second and "those asked for average 10.0%: ask for" in second

@@ -62,12 +62,16 @@ class DagsterDev:
     """A running `dagster dev`: a context manager. `folder` holds its history, its log, and its settings file where none
     is named.
 
-    workspace: a file that lists the code locations; None: `-m` names the only one, as people do in a folder of their
-    own.
+    workspace: a file that lists the code locations; None: `-m` names the only one, `module`, as people do in a folder
+    of their own.
     """
 
     def __init__(
-        self, folder: Path, config: Path | None = None, workspace: Path | None = ROOT / "workspace.yaml"
+        self,
+        folder: Path,
+        config: Path | None = None,
+        workspace: Path | None = ROOT / "workspace.yaml",
+        module: str = "dagster_divorder.definitions",
     ) -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
@@ -86,7 +90,7 @@ class DagsterDev:
         shutil.copy(ROOT / "dagster.yaml", folder)
         if workspace:
             shutil.copy(workspace, folder / "workspace.yaml")
-        self.location = "divorder" if workspace else "dagster_divorder.definitions"
+        self.location = "divorder" if workspace else module
         self.options = [] if workspace else ["-m", self.location]
 
     def __enter__(self) -> DagsterDev:
@@ -208,8 +212,8 @@ class DagsterDev:
         return ticks
 
     def made(self, asset: str) -> dict[str, Any]:
-        """Numbers and flags of an asset's last materialisation, and its `run`."""
-        found = self.ask(_MADE, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
+        """Numbers and flags of an asset's last materialisation, and its `run`. asset: its key, "/" between parts."""
+        found = self.ask(_MADE, key={"path": asset.split("/")})["assetOrError"]["assetMaterializations"]
         if not found:
             return {}
         values = {

@@ -97,7 +97,7 @@ class ShufflingCheck:
                 "is better than shuffled, 0.5 is half as far):\n"
             )
         lines += [
-            f"- {trait} is held against the mix that can be had of its targets, which moves"
+            f"- {trait} is compared with the achievable mix of its targets, which moves"
             for trait in self.traits(moving=True)
         ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]

@@ -75,8 +75,8 @@ def findings(metrics: Metrics) -> list[str]:
             continue
         asked, had = (figures["hundredth"][off] for off in ("off_asked", "off_achievable"))
         sentences += [
-            f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from what can be had, "
-            f"{100 * asked['mean'][at]:.2f} from what was asked"
+            f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from the achievable share, "
+            f"{100 * asked['mean'][at]:.2f} from the asked one"
             for at, value in enumerate(figures["values"])
         ]
     return sentences + warnings_of(ours["targets"])

@@ -101,7 +101,7 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     """
     return [
         f"order.targets.{trait} asks for {gap['asked']:.1%} of {value!r} after {gap['progress']:.1%} of the tokens, "
-        f"and {gap['achievable']:.1%} can be had there. {_why(gap)}"
+        f"and {gap['achievable']:.1%} is achievable there. {_why(gap)}"
         for trait, figure in figures.items()
         for value, gap in zip(figure["values"], figure["unmet"], strict=True)
         if abs(gap["asked"] - gap["achievable"]) > UNMET

@@ -544,7 +544,7 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=7,
+    version=8,
     group="report",
     kinds={"html", "matplotlib"},
     description="The report to send to someone: one HTML file beside the output. What was asked, whether it is better "

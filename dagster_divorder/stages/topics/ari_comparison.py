@@ -33,7 +33,7 @@ from dagster_divorder.core.topics.word_bits import word_bits
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings, library
@@ -338,7 +338,9 @@ def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
     disagreements = [
         {**row, "examples": " … ".join(row["examples"])} for row in load_disagreements(store, fit)
     ]
-    shown: dict[str, Table | Picture] = {
+    shown: dict[str, Table | Picture | Text | float] = {
+        "conclusion": Text(receipt.figures["conclusion"]),
+        "ari": receipt.figures["ari"],
         "matched_clusters": Table(load_pairs(store, fit)[:200]),
         "disagreements": Table(disagreements),
     }

@@ -156,7 +156,7 @@ CLUSTERS = PerDocument(
     name="clusters",
     version=6,
     group="embedding",
-    kinds=lambda settings: {library(settings), "kmeans"},
+    kinds=lambda settings: {library(settings)},
     description=lambda settings: (
         f"The topic of every document: {settings.clusters.number or 'the best number of'} clusters by k-means "
         f"(vectors: {settings.embedding.kind}), named by their characteristic words. Centroids and names are pinned; "

@@ -63,7 +63,7 @@ def _tiles(verdict: Verdict) -> list[Tile]:
             tile("In the mean batch", unit, points, "batch_shares", "cluster", "mean_tv"),
         ]
         for trait in verdict.sequences.traits(moving=True):
-            unit = f"percentage points off what can be had of the targets for {trait}"
+            unit = f"percentage points off the achievable mix of the targets for {trait}"
             tiles.append(tile("In the worst batch", unit, points, "windows", "batch", trait, "worst"))
     share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
     unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
@@ -109,7 +109,9 @@ def windows(verdict: Verdict) -> list[Markup]:
         "Where the data is read again: TV between the last batch’s mix and the first’s, in percentage points"
     )
     moving = verdict.sequences.traits(moving=True)
-    notes = [f"{trait}: held against what can be had of its targets there, which moves" for trait in moving]
+    notes = [
+        f"{trait}: compared with the achievable mix of its targets there, which moves" for trait in moving
+    ]
     notes += [f"Not compared: {reason}" for reason in verdict.sequences.skipped]
     notes += [
         f"Shuffling is already good enough for any {window}: its worst one strays by at most one percentage point"

@@ -164,7 +164,7 @@ def _distinct(data: Numbers) -> Markup:
         panels,
         f"Distinct clusters in each training sequence along the dataset. {'; '.join(descriptions)}.",
         f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the fewest to the "
-        "most. The number is the mean over all, shuffled: of three shuffles, of which one is drawn.",
+        "most. The number is the mean over all, shuffled: over three shuffles; one of them is drawn.",
         across=2,
     )
 
@@ -201,7 +201,7 @@ def windows(data: Numbers) -> Section:
     summary = [summary_row(name, metrics[name]) for name in ("sequences", "sequences_random")]
     measured = [row.shown() | {"meaning": row.measure.meaning} for row in beside_shuffled(*summary)]
     moving = list(data.settings.order.targets)
-    but = f" (for {listed(moving)}: what can be had of the targets)" if moving else ""
+    but = f" (for {listed(moving)}: the achievable mix of the targets)" if moving else ""
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
         "windows",
@@ -259,7 +259,7 @@ def mix(data: Numbers) -> Section:
         "mix",
         "How often each record is trained on",
         f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
-        "than its share is read again, as far apart as can be; one that has more is read in an even part.",
+        "than its share is read again, as far apart as possible; of a value that has more, an even part is read.",
         [table("The mix, planned and realised", rows), *_tiers(data.manifest["mixing"])],
     )
 
@@ -297,8 +297,8 @@ def chosen(data: Numbers) -> Section:
     return Section(
         "chosen",
         "What was chosen",
-        f"The records that are trained on were chosen by {data.settings.selection.method}, beside what else would "
-        "choose as much. A Vendi score is how many different things a set holds, as far as vectors tell.",
+        f"The records that are trained on were chosen by {data.settings.selection.method}, beside other "
+        "methods with the same budget. A Vendi score is the number of different things, as far as vectors tell.",
         [table("Choices; used: the one that is trained on", words.cells(data.chosen["choices"]))],
     )
 
@@ -401,8 +401,8 @@ def targets(data: Numbers) -> Section:
     return Section(
         "targets",
         "The mix that moves",
-        "What order.targets asked for, what can be had of it, and what came. Every token is placed once, so what can "
-        "be had is what was asked, scaled at every point and for every value until all of its tokens have a place.",
+        "The shares that order.targets asked for, the achievable ones, and those of the order. Every token is placed "
+        "once, so the asked shares are scaled at every point and for every value until all of its tokens have a place.",
         [*parts, part("notes", data.warnings)],
     )
 
@@ -432,11 +432,11 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         if len(wanted) and achieved:
             first = (wanted, possible, achieved[0])
             ends = [f"{points(shares[0, at])} % to {points(shares[-1, at])} %" for shares in first]
-            descriptions.append("{}: asked {}, can be had {}, came {}".format(title, *ends))
+            descriptions.append("{}: asked {}, achievable {}, achieved {}".format(title, *ends))
         off = {
-            f"off what {aim}, {items}: {measure}": points(error and error[measure][at])
+            f"off the {aim} share, {items}: {measure}": points(error and error[measure][at])
             for order, items in ((ours, "sequences"), (documents, "documents"))
-            for key, aim in (("off_achievable", "can be had"), ("off_asked", "was asked"))
+            for key, aim in (("off_achievable", "achievable"), ("off_asked", "asked"))
             for measure in ("mean", "largest")
             for error in [order["hundredth"][key]]
         }
@@ -453,7 +453,7 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         chart(
             name,
             panels,
-            f"Shares of {trait} along the dataset: asked, can be had, came. {'; '.join(descriptions)}.",
+            f"Shares of {trait} along the dataset: asked, achievable, achieved. {'; '.join(descriptions)}.",
             f"{ALONG}: % of the tokens of each hundredth, by {trait}.",
         ),
         table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
@@ -485,9 +485,9 @@ def schedule(measured: Mapping[str, Any]) -> Section:
         chart(
             "schedule",
             panels if curves else [],
-            f"{followed(measured)}: the rank that is asked for and the rank that came, and the median score.",
+            f"{followed(measured)}: the asked and the achieved rank, and the median score.",
             f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the ranks from the 10th to the "
-            "90th percentile. Can be had: the schedule alone, without windows.",
+            "90th percentile. Achievable: the schedule alone, without windows.",
             across=2,
         ),
         part("legend", [MOVED, WINDOWS, SERIES["sequences"]]),
@@ -718,8 +718,8 @@ def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
         "strategies",
         "Strategies on this corpus",
         f"{' '.join(conclusions(rows))} "
-        "Every pair of a document and a sequence strategy, held against the corpus's own mix. More clusters "
-        "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
+        "Every pair of a document and a sequence strategy, compared with the corpus's own mix. More clusters "
+        "in a sequence are better, less of everything else. Flush: where a document that does not fit starts a "
         "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
         "change to match the corpus. Features that drift are farther from the whole along the order than in "
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "

@@ -1,0 +1,54 @@
+"""The commands of `dg` in a project: what they list, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from tests.defs.dg_project import dg_command, make_project
+
+TYPE = "dagster_divorder.DivOrderComponent"
+
+
+def test_dg_lists_the_component_with_its_attributes(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    listed = json.loads(dg_command(tmp_path, "list", "components", "--json").stdout)
+    (ours,) = [entry for entry in listed["items"] if entry["key"] == TYPE]
+    assert ours["summary"].startswith("Orders a corpus of training data")
+
+
+def test_dg_writes_a_component_that_it_finds_valid(tmp_path: Path) -> None:
+    defs = make_project(tmp_path)
+    written = dg_command(tmp_path, "scaffold", "defs", TYPE, "corpora/forum", "--paths", "data/blog.jsonl")
+    assert written.returncode == 0, written.stdout + written.stderr
+    assert yaml.safe_load((defs / "corpora/forum/defs.yaml").read_text())["attributes"] == {
+        "config": "divorder.toml",
+        "key_prefix": "forum",
+    }
+    (tmp_path / "data/news.jsonl").write_text('{"text": "a", "source": "b"}\n')
+    checked = dg_command(tmp_path, "check", "defs")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_dg_refuses_a_corpus_that_is_not_there_and_writes_nothing(tmp_path: Path) -> None:
+    defs = make_project(tmp_path)
+    refused = dg_command(tmp_path, "scaffold", "defs", TYPE, "forum", "--paths", "data/forum.jsonl")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: input.paths: no file matches 'data/forum.jsonl'; expected")
+    assert not (defs / "forum").exists()
+
+
+def test_dg_says_in_a_sentence_what_is_wrong_with_a_component(tmp_path: Path) -> None:
+    defs = make_project(tmp_path)
+    file = defs / "corpora/blog/defs.yaml"
+    file.write_text(file.read_text().replace("clusters: {k: 4}", "clusters: {kk: 4}"))
+    checked = dg_command(tmp_path, "check", "defs")
+    assert checked.returncode == 1
+    first = next(line for line in checked.stderr.splitlines() if "Exception" in line)
+    assert f"{file}: {file} or the environment: unknown key 'clusters.kk'" in first
+    file.write_text(file.read_text().replace("key_prefix: blog", "prefix: blog"))
+    checked = dg_command(tmp_path, "check", "yaml")
+    assert checked.returncode == 1
+    assert "Additional properties are not allowed ('prefix' was unexpected)" in checked.stdout
