@@ -13,6 +13,7 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
@@ -140,11 +141,12 @@ def _verbs_by_group() -> str:
 
 def _run(options: Options) -> int:
     resend_interrupts()
+    begun = time.time()
     try:
         # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):
             check_options(options)
-            answer = reported(options.answer(options), options)
+            answer = reported(options.answer(options), options, begun)
         if getattr(options, "json", False):
             import orjson
 

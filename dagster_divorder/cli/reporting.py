@@ -53,8 +53,9 @@ def check_options(options: Options) -> None:
             )
 
 
-def reported(answer: Answer, options: Options) -> Answer:
-    """The answer with what has been reported of the stages that ran for it, and a line on standard error."""
+def reported(answer: Answer, options: Options, begun: float) -> Answer:
+    """The answer with what has been reported of the stages that ran for it, and a line on standard error.
+    begun: when the command began, in seconds since the epoch."""
     if answer.ran is None:
         return answer
     if not _reports(options):
@@ -63,7 +64,9 @@ def reported(answer: Answer, options: Options) -> Answer:
         from dagster_divorder.defs.reporting import report_run
         from dagster_divorder.stages import GRAPH
 
-        report = report_run(GRAPH, *answer.ran, key_prefix=options.key_prefix, url=options.report_to)
+        report = report_run(
+            GRAPH, *answer.ran, begun=begun, key_prefix=options.key_prefix, url=options.report_to
+        )
     if report.assets:
         first, last = report.assets[0], report.assets[-1]
         failed = f", failed: {', '.join(report.failed)}" if report.failed else ""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from dagster_divorder.defs.jobs import CURATE, JOBS, STORE, store_names
+from dagster_divorder.defs.jobs import BEGUN, CURATE, JOBS, STORE, store_names
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import StoreBusyError, printable
 from dagster_divorder.pipeline.watch import Cursor, check_input
@@ -84,6 +84,8 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
             return False
         starts = instance.get_records_for_run(made.run_id, of_type=dg.DagsterEventType.STEP_START).records
         begun = [start.timestamp for start in starts if start.event_log_entry.step_key == made.step_key]
+        if made.asset_materialization and BEGUN in (made.asset_materialization.tags or {}):
+            begun.append(float(made.asset_materialization.tags[BEGUN]))
         entries = [record.asset_entry for record in instance.get_asset_records(self.upstream)]
         events = [
             event

@@ -18,6 +18,9 @@ CURATE = "curate"
 SETTINGS = "divorder/settings"
 """Tag of a job and its runs: the settings file. The launchpad shows it."""
 
+BEGUN = "divorder/begun"
+"""Tag of a materialisation that a command line reports: when its run began, in seconds since the epoch."""
+
 STORE = "divorder/store"
 """Tag of a run: the store that it writes to, by `store_names`."""
 

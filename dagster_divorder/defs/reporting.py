@@ -13,7 +13,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from dagster._core.definitions.data_version import (
 )
 
 from dagster_divorder.defs.checks import check_results
+from dagster_divorder.defs.jobs import BEGUN
 from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
@@ -67,14 +68,21 @@ class Report:
 
 
 def report_run(
-    graph: Graph, settings: Settings, stages: Iterable[str], *, key_prefix: Sequence[str], url: str | None
+    graph: Graph,
+    settings: Settings,
+    stages: Iterable[str],
+    *,
+    begun: float,
+    key_prefix: Sequence[str],
+    url: str | None,
 ) -> Report:
     """Report the assets of stages that have just run, with results of their checks, to the webserver at `url`, else to
-    the instance of DAGSTER_HOME. Never raises: the store is whole without a report."""
+    the instance of DAGSTER_HOME. Never raises: the store is whole without a report. begun: when the run began, in
+    seconds since the epoch."""
     report = Report(without_secrets(url) if url else os.environ[HOME])
     try:
         pipeline = Pipeline(graph, settings, key_prefix=tuple(key_prefix))
-        with _Webserver(url) if url else _home_instance() as receiver:
+        with _Webserver(url) if url else _home_instance(begun) as receiver:
             _report(pipeline, set(stages), receiver, report)
     except Exception as error:  # Dagster, its storage and the network raise errors of any kind.
         said = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -108,13 +116,13 @@ class Receiver(Protocol):
 
 
 @contextlib.contextmanager
-def _home_instance() -> Iterator[_Instance]:
+def _home_instance(begun: float) -> Iterator[_Instance]:
     home = Path(os.environ[HOME]).expanduser()
     if not home.is_absolute() or not home.is_dir():
         raise FileNotFoundError(f"{HOME} is {os.environ[HOME]!r}; expected the absolute path of a folder")
     # Relative folders in dagster.yaml are relative to where Dagster is started, which is the home.
     with contextlib.chdir(home), dg.DagsterInstance.get() as instance:
-        yield _Instance(instance)
+        yield _Instance(instance, begun)
 
 
 @dataclass
@@ -122,6 +130,7 @@ class _Instance:
     """Events for an instance, with the tags of Dagster's own."""
 
     instance: dg.DagsterInstance
+    begun: float
 
     def materialised(
         self, pipeline: Pipeline, run: Run, receipt: Receipt, reads: Sequence[dg.AssetKey]
@@ -133,6 +142,7 @@ class _Instance:
             CODE_VERSION_TAG: pipeline.code_version(receipt.stage),
             DATA_VERSION_TAG: receipt.version,
             DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
+            BEGUN: f"{self.begun:.3f}",
         }
         # Only definitions know assets of others that come before; the last run of Dagster has recorded them.
         others = known - set(map(pipeline.key, pipeline.graph))
@@ -229,14 +239,15 @@ def _explained(body: bytes) -> str:
         return ""
 
 
-def _plain(metadata: Any) -> dict[str, Any]:
-    """Metadata as JSON has it: tables are lists, and pictures are left out."""
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as JSON has it: narrow tables are lists, wide ones text, and pictures are left out."""
     values: dict[str, Any] = {}
     for name, value in metadata.items():
         if isinstance(value, dg.TableMetadataValue):
             values[name] = [dict(record.data) for record in value.records]
-        elif isinstance(value, dg.MetadataValue):
-            values[name] = value.value
+        elif isinstance(value, dg.MarkdownMetadataValue):
+            if "](data:image/" not in str(value.value):
+                values[name] = str(value.value).strip()
         else:
-            values[name] = value
-    return {name: value for name, value in values.items() if "](data:image/" not in str(value)[:200]}
+            values[name] = value.value if isinstance(value, dg.MetadataValue) else value
+    return values

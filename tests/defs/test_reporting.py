@@ -22,7 +22,9 @@ import pytest
 from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
 from dagster_divorder.defs.automation import watch_input
+from dagster_divorder.defs.metadata import table
 from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.defs.reporting import _plain
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.connect import store_of
@@ -134,11 +136,17 @@ def test_assets_of_others_that_dagster_knew_before_stay_inputs(home: Path, corpu
     assets = needed(corpus, "news/daily/")
     with dg.DagsterInstance.get() as instance:
         raw_docs = dg.AssetKey(["news", "daily", "raw_docs"])
+        evaluated = dg.evaluate_automation_conditions(defs, instance)
         job = defs.resolve_implicit_global_asset_job_def()
         assert job.execute_in_process(instance=instance, asset_selection=[crawl.key, raw_docs]).success
         reported = run("run", "--key-prefix", "news", "--key-prefix", "daily")
         assert set(reported["assets"]) == assets
         assert unsynced(defs, instance).isdisjoint({"crawl", *assets})
+        evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+        assert evaluated.total_requested == 0, "the command line has read what was crawled"
+        assert job.execute_in_process(instance=instance, asset_selection=[crawl.key]).success
+        evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+        assert evaluated.total_requested == len(assets)
         known = set(instance.all_asset_keys())
         assert run("run", "--key-prefix", "news/daily")["assets"] == reported["assets"]
         assert set(instance.all_asset_keys()) == known
@@ -253,9 +261,9 @@ def test_a_webserver_shows_what_was_reported_to_it(
         assert execution["status"] == "SUCCEEDED", check["name"]
         assert "result" in {entry["label"] for entry in execution["evaluation"]["metadataEntries"]}
     (event,) = nodes["raw_docs"]["assetMaterializations"]
-    entries = {entry["label"]: entry for entry in event["metadataEntries"]}
-    assert entries["documents"]["intValue"] == 120
-    assert "path" in entries["stored_files"]["text"]
+    by_name = {entry["label"]: entry for entry in event["metadataEntries"]}
+    assert by_name["documents"]["intValue"] == 120
+    assert by_name["stored_files"]["text"].startswith("| what | path |")
     tags = {tag["key"]: tag["value"] for tag in event["tags"]}
     assert len(tags["dagster/data_version"]) == 32
     # A second report changes nothing.
@@ -265,6 +273,18 @@ def test_a_webserver_shows_what_was_reported_to_it(
         for node in ask(webserver, NODES)["assetNodes"]
         if node["assetKey"]["path"][-1] in needed(corpus)
     )
+
+
+def test_a_webserver_gets_plain_values() -> None:
+    metadata = {
+        "tokens": 5,
+        "folder": dg.MetadataValue.path("/data"),
+        "narrow": table([{"a": 1}]),
+        "wide": table([{"a": "x" * 50}]),
+        "picture": dg.MetadataValue.md("![map](data:image/png;base64,AAAA)"),
+    }
+    wide = f"| a |\n| --- |\n| {'x' * 50} |"
+    assert _plain(metadata) == {"tokens": 5, "folder": "/data", "narrow": [{"a": 1}], "wide": wide}
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
