@@ -84,8 +84,9 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
             return False
         starts = instance.get_records_for_run(made.run_id, of_type=dg.DagsterEventType.STEP_START).records
         begun = [start.timestamp for start in starts if start.event_log_entry.step_key == made.step_key]
-        if made.asset_materialization and BEGUN in (made.asset_materialization.tags or {}):
-            begun.append(float(made.asset_materialization.tags[BEGUN]))
+        tags = (made.asset_materialization and made.asset_materialization.tags) or {}
+        if BEGUN in tags:
+            begun.append(float(tags[BEGUN]))
         entries = [record.asset_entry for record in instance.get_asset_records(self.upstream)]
         events = [
             event
