@@ -69,7 +69,7 @@ def output_of(config: Path) -> dict[str, Any]:
         found[f"_{folder.name}/manifest.json"] = manifest
     meta = orjson.loads(found["curated_meta.json"])
     # The key, which is part of the name of the ids, hashes the output's path; each store has an id of its own.
-    for name in ("seconds", "delta", "key", "ids", "store", "check"):
+    for name in ("seconds", "delta", "key", "ids", "store", "check", "date", "time"):
         del meta[name]
     meta["input"]["files"] = [Path(path).name for path in meta["input"]["files"]]
     return {**found, "curated_meta.json": meta}
