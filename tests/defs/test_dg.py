@@ -46,7 +46,8 @@ def test_dg_says_in_a_sentence_what_is_wrong_with_a_component(tmp_path: Path) ->
     file.write_text(file.read_text().replace("clusters: {k: 4}", "clusters: {kk: 4}"))
     checked = dg_command(tmp_path, "check", "defs")
     assert checked.returncode == 1
-    first = next(line for line in checked.stderr.splitlines() if "Exception" in line)
+    said = checked.stdout + checked.stderr
+    first = next(line for line in said.splitlines() if "Exception" in line)
     assert f"{file}: {file} or the environment: unknown key 'clusters.kk'" in first
     file.write_text(file.read_text().replace("key_prefix: blog", "prefix: blog"))
     checked = dg_command(tmp_path, "check", "yaml")
