@@ -10,7 +10,7 @@ from dagster._core.definitions.data_version import CODE_VERSION_TAG
 from dagster_divorder.defs.automation import condition
 from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.downstream import RESULTS_IO, results_io
-from dagster_divorder.defs.jobs import STORE, store_names
+from dagster_divorder.defs.jobs import store_names, store_tag
 from dagster_divorder.defs.metadata import asset_metadata
 from dagster_divorder.defs.neighbours import corpus_metadata, refuse_conflicts_in_run
 from dagster_divorder.defs.pipeline import Pipeline
@@ -84,7 +84,7 @@ def _materialize(
     store = store_of(settings.store)
     before = _version(store, stage.name)
     # The sensor knows its own runs by the store, whoever started them.
-    _tag(context.instance, context.run.run_id, store_names(store)[0])
+    _tag(context.instance, context.run.run_id, store_tag(pipeline), store_names(store)[0])
     parts = graph.step(settings, stage.name)
     with turn(context.run.run_id, store.real_place, stage.name, context.log.info):
         receipt = run_graph(graph, settings, Log(context.log.info), parts)[stage.name]
@@ -108,10 +108,10 @@ def _materialize(
     )
 
 
-@functools.lru_cache(maxsize=1)
-def _tag(instance: dg.DagsterInstance, run: str, store: str) -> None:
+@functools.lru_cache(maxsize=16)
+def _tag(instance: dg.DagsterInstance, run: str, tag: str, store: str) -> None:
     """Tag a run with its store. Once a run: that costs as much as a stage with nothing to do."""
-    instance.add_run_tags(run, {STORE: store})
+    instance.add_run_tags(run, {tag: store})
 
 
 def _version(store: Store, stage: str) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from dagster_divorder.defs.jobs import BEGUN, CURATE, JOBS, STORE, store_names
+from dagster_divorder.defs.jobs import BEGUN, CURATE, JOBS, store_names, store_tag
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import StoreBusyError, printable
 from dagster_divorder.pipeline.watch import Cursor, check_input
@@ -64,7 +64,7 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
     """Whether the last update upstream was not read by a run, and no run on the store is under way."""
 
     def __init__(self, pipeline: Pipeline, asset: str) -> None:
-        self.store = store_of(pipeline.settings.store)
+        self.pipeline = pipeline
         self.upstream = [dep.asset_key for dep in pipeline.upstream[asset]]
 
     @property
@@ -73,7 +73,7 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         instance = context.asset_graph_view.instance
-        unread = not _runs_on(instance, self.store) and not self._is_read(instance, context.key)
+        unread = not _runs_on(instance, self.pipeline) and not self._is_read(instance, context.key)
         return dg.AutomationResult(
             context, context.candidate_subset if unread else context.get_empty_subset()
         )
@@ -110,7 +110,7 @@ def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinitio
         use_user_code_server=True,
         run_tags={
             WHY: "an asset upstream was updated",
-            STORE: store_of(pipeline.settings.store).real_place,
+            store_tag(pipeline): store_of(pipeline.settings.store).real_place,
         },
         description="Makes the output anew when an asset is updated that these assets come after. Only what is new is "
         "computed.",
@@ -135,7 +135,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason | dg.SensorResult:
-        runs = _our_runs(context, store)
+        runs = _our_runs(context, pipeline)
         repository = context.repository_def
         # Between steps in other processes, or on other machines, a log may be silent for long.
         one_process = repository is None or repository.get_job(curate).executor_def is dg.in_process_executor
@@ -143,7 +143,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
 
         def in_progress() -> str | None:
-            return run_in_progress(_our_runs(context, store)) or _being_made(context.instance, upstream)
+            return run_in_progress(_our_runs(context, pipeline)) or _being_made(context.instance, upstream)
 
         cursor = Cursor.from_json(context.cursor)
         verdict = check_input(graph, settings, cursor, time.time(), in_progress)
@@ -160,7 +160,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
             skip = dg.SkipReason(printable(verdict.reason))
             waits = verdict.cursor.waits not in (None, cursor.waits)
             return _asks(pipeline, skip) if waits and settings.exports.formats else skip
-        return dg.RunRequest(tags={WHY: verdict.reason, STORE: store_names(store)[0]})
+        return dg.RunRequest(tags={WHY: verdict.reason, store_tag(pipeline): store_names(store)[0]})
 
     return sensor
 
@@ -179,7 +179,7 @@ def _asks(pipeline: Pipeline, skip: dg.SkipReason) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=skip, asset_events=[finding])
 
 
-def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.DagsterRun]:
+def _our_runs(context: dg.SensorEvaluationContext, pipeline: Pipeline) -> list[dg.DagsterRun]:
     """Runs under way that are tagged with this store and belong to the sensor's code location, or to none.
 
     A run has the tag once its first asset has begun; a run of the sensor has it from the beginning. Runs of a command
@@ -188,15 +188,16 @@ def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.Dags
     here = context.code_location_origin
     return [
         run
-        for run in _runs_on(context.instance, store)
+        for run in _runs_on(context.instance, pipeline)
         if (origin := run.remote_job_origin) is None
         or (here and origin.repository_origin.code_location_origin.location_name == here.location_name)
     ]
 
 
-def _runs_on(instance: dg.DagsterInstance, store: Store) -> Sequence[dg.DagsterRun]:
-    """Runs under way that are tagged with a store."""
-    return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags={STORE: store_names(store)}))
+def _runs_on(instance: dg.DagsterInstance, pipeline: Pipeline) -> Sequence[dg.DagsterRun]:
+    """Runs under way that are tagged with the store of a corpus."""
+    tags = {store_tag(pipeline): store_names(store_of(pipeline.settings.store))}
+    return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags=tags))
 
 
 def _being_made(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey]) -> str | None:

@@ -22,7 +22,7 @@ BEGUN = "divorder/begun"
 """Tag of a materialisation that a command line reports: when its run began, in seconds since the epoch."""
 
 STORE = "divorder/store"
-"""Tag of a run: the store that it writes to, by `store_names`."""
+"""Tag of a run: the store that a corpus without a prefix writes to, by `store_names`."""
 
 EVIDENCE = "evidence"
 """In a job: all evidence that no other job is for."""
@@ -70,8 +70,13 @@ def jobs(pipeline: Pipeline) -> list[Any]:
     return asset_jobs
 
 
+def store_tag(pipeline: Pipeline) -> str:
+    """Tag of a run: the store that this corpus writes to, by `store_names`. A run may hold several corpora."""
+    return ".".join([STORE, *pipeline.key_prefix])
+
+
 def store_names(store: Store) -> list[str]:
-    """Values of the tag STORE for runs on a store: its id and its place; before it has an id, its place."""
+    """Values of the tag for runs on a store: its id and its place; before it has an id, its place."""
     place = store.real_place
     try:
         return [store.id, place] if store.id else [place]

@@ -15,7 +15,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder import build_definitions
 from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, watch_input
-from dagster_divorder.defs.jobs import STORE, store_names
+from dagster_divorder.defs.jobs import STORE, store_names, store_tag
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
@@ -476,7 +476,7 @@ def test_two_corpora_side_by_side_know_their_own_runs(
             job_name=job,
             status=dg.DagsterRunStatus.STARTED,
             asset_selection=frozenset({dg.AssetKey([prefix, "clusters"])}) if job == "__ASSET_JOB" else None,
-            tags=tags_of(pipelines[store].settings),
+            tags={store_tag(pipelines[store]): tags_of(pipelines[store].settings)[STORE]},
         )
         for job, prefix, store in (
             ("news_curate", "news", "news"),
