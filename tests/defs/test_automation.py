@@ -53,9 +53,10 @@ class Daemon:
         return result.run_requests[0] if result.run_requests else str(result.skip_message)
 
 
-def tags_of(settings: Settings) -> dict[str, str]:
-    """What tags a run on the store of these settings."""
-    return {STORE: store_names(LocalStore(settings.store.path))[0]}
+def tags_of(settings: Settings, prefix: str = "") -> dict[str, str]:
+    """The tags of a run on the store of these settings."""
+    tag = store_tag(Pipeline(GRAPH, settings, key_prefix=(prefix,) if prefix else ()))
+    return {tag: store_names(LocalStore(settings.store.path))[0]}
 
 
 def append(config: Path) -> None:
@@ -329,7 +330,7 @@ def test_an_update_upstream_starts_one_run_of_all_that_the_output_needs(news: Pr
     curate = news.defs.resolve_job_def("news_curate").asset_layer.executable_asset_keys
     assert set(request.asset_selection) == set(curate)
     assert request.tags[WHY] == "an asset upstream was updated"
-    assert request.tags.items() >= tags_of(news.settings).items()
+    assert request.tags.items() >= tags_of(news.settings, "news").items()
     for _ in range(2):
         assert news.tick() is None
     news.update()
@@ -370,7 +371,9 @@ def test_the_sensor_on_files_waits_for_an_asset_that_is_being_made(news: Project
 
 
 def test_an_update_while_a_run_is_under_way_is_answered_after_it(news: Project) -> None:
-    run = create_run_for_test(news.instance, status=dg.DagsterRunStatus.STARTED, tags=tags_of(news.settings))
+    run = create_run_for_test(
+        news.instance, status=dg.DagsterRunStatus.STARTED, tags=tags_of(news.settings, "news")
+    )
     news.run("raw_docs")
     news.update()
     for _ in range(2):
@@ -453,7 +456,7 @@ def test_a_silent_run_in_several_processes_is_not_called_dead(
         instance,
         job_name="news_curate",
         status=dg.DagsterRunStatus.STARTED,
-        tags=tags_of(news.settings),
+        tags=tags_of(news.settings, "news"),
     )
     later = time.time() + SILENT_SECONDS + 1
     monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
@@ -476,7 +479,7 @@ def test_two_corpora_side_by_side_know_their_own_runs(
             job_name=job,
             status=dg.DagsterRunStatus.STARTED,
             asset_selection=frozenset({dg.AssetKey([prefix, "clusters"])}) if job == "__ASSET_JOB" else None,
-            tags={store_tag(pipelines[store]): tags_of(pipelines[store].settings)[STORE]},
+            tags=tags_of(pipelines[store].settings, store),
         )
         for job, prefix, store in (
             ("news_curate", "news", "news"),
