@@ -160,7 +160,7 @@ def test_stats_say_what_a_run_says_and_write_no_output(ask: Ask, folder: Path) -
     assert not (folder / "curated").exists()
     run = ask("run")
     assert {name: of for name, of in stats.items() if name != "stages"} == {
-        name: of for name, of in run.items() if name not in ("stages", "exports", "output")
+        name: of for name, of in run.items() if name not in ("stages", "exports", "output", "reordered")
     }
     assert {row["stage"] for row in run["stages"]} - {row["stage"] for row in stats["stages"]} == {
         "curated_output"

@@ -192,7 +192,7 @@ def test_a_stage_that_says_what_it_shows_is_evidence(corpus: Path) -> None:
     graph = Graph((*GRAPH.values(), evidence))
     assert "odd_texts" in graph.asset_upstream(settings)["ordering_report"]
     (explore,) = (job for job in jobs(Pipeline(graph, settings)) if job.name == "explore")
-    assert "odd_texts" in str(explore.selection)
+    assert "odd_texts" in str(explore.selection.selected)
 
     def made(*stages: str) -> Receipt:
         needed = graph.needed(settings, *stages, "ordering_report")

@@ -194,7 +194,8 @@ def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make)
         run(make_settings(order={"frozen_tokens": 10}))
     settings = make_settings()
     run(settings)
-    tokens = int(load_results(settings.store.path).documents["tokens"].sum())
+    sequences = load_results(settings.store.path).sequences["position"].max() + 1
+    tokens = int(sequences) * settings.sequence.length
     with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has {tokens} tokens"):
         run(make_settings(order={"frozen_tokens": tokens + 1}))
 

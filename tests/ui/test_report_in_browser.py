@@ -52,7 +52,8 @@ def test_it_opens_without_a_word_to_the_console_or_the_network(page: Page, file:
         text = page.evaluate(
             "[...document.querySelectorAll('.panels text')].map(of => of.getBoundingClientRect().height)"
         )
-        assert min(text) >= 10 and max(text) <= 32
+        # Chromium lays text out in fractions of a pixel.
+        assert round(min(text), 2) >= 10 and max(text) <= 32
     assert re.match(
         r"How the 120 documents of \S+/docs were ordered · \S+ · \d{4}-\d\d-\d\d · output", page.title()
     )
