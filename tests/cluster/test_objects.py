@@ -22,6 +22,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
 from dagster_divorder.defs.automation import watch_input
+from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
 from dagster_divorder.pipeline.prune import prune
@@ -328,7 +329,7 @@ def test_dagster_and_the_commands_work_on_objects(
         done = defs.resolve_job_def("curate").execute_in_process(instance=instance)
         checks = done.get_asset_check_evaluations()
         assert done.success and checks and all(check.passed for check in checks)
-        sensor, cursor = watch_input(GRAPH, settings), None
+        sensor, cursor = watch_input(Pipeline(GRAPH, settings)), None
         for more in (0, 1):
             with open(settings.input.paths[0], "ab") as file:
                 file.write(b'{"text": "one more"}\n' * more)
