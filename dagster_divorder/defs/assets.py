@@ -64,7 +64,7 @@ def _asset(
         required_resource_keys={resource_key},
         io_manager_key=pipeline.named(RESULTS_IO),
         # Steps run one after another: evidence waits for the output.
-        op_tags={"dagster/priority": "0" if name in pipeline.graph.needed(pipeline.settings) else "-1"},
+        op_tags={"dagster/priority": "0" if name in pipeline.needed else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         # Dagster knows the result of an asset with checks by the bare name alone.

@@ -44,11 +44,7 @@ _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 
 def condition(pipeline: Pipeline, asset: str) -> dg.AutomationCondition | None:
     """When an asset is made without a person: those that the output needs, once an asset upstream is updated."""
-    if (
-        not pipeline.automation
-        or not pipeline.upstream
-        or asset not in pipeline.graph.needed(pipeline.settings)
-    ):
+    if not pipeline.automation or not pipeline.upstream or asset not in pipeline.needed:
         return None
     followed = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
     if asset not in pipeline.upstream:
@@ -99,8 +95,7 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
 
 def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinition:
     """The sensor that starts a run when an asset upstream is updated."""
-    needed = set(pipeline.graph.needed(pipeline.settings))
-    assets = [asset for asset in pipeline.graph.asset_upstream(pipeline.settings) if asset in needed]
+    assets = [asset for asset in pipeline.specs if asset in pipeline.needed]
     return dg.AutomationConditionSensorDefinition(
         pipeline.named("follow_upstream"),
         target=dg.AssetSelection.assets(*map(pipeline.key, assets)),

@@ -49,7 +49,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
 def jobs(pipeline: Pipeline) -> list[Any]:
     """The jobs of these stages; each shows the settings in force on its page."""
     graph, settings = pipeline.graph, pipeline.settings
-    assets, asset_jobs = graph.asset_upstream(settings), []
+    assets, asset_jobs = pipeline.specs, []
     file = settings_file(pipeline.file)
     shown: dict[str, Any] = {"settings_file": file, "settings": settings_table(settings)}
     named = {asset for wanted, _ in JOBS.values() for asset in wanted}

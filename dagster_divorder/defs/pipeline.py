@@ -22,7 +22,7 @@ class Pipeline:
     underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
     upstream: by asset, the assets of others that write files that it reads. tags, owners: of every asset. automation:
     whether runs start by themselves. translation: from the spec of an asset to the one that the project shows. specs:
-    by asset, after translation.
+    by asset, after translation. needed: the stages that the output needs.
 
     Raises:
         SettingsError: a part of the prefix is no name, upstream names an asset that reads no files of others, or
@@ -40,9 +40,11 @@ class Pipeline:
     automation: bool = True
     translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
+    needed: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         check_key_prefix(self.key_prefix)
+        object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
         reads = self.graph.asset_upstream(self.settings)
         for asset in self.upstream:
             if asset not in self.files_read:
@@ -80,11 +82,11 @@ class Pipeline:
 
     def _spec(self, asset: str) -> dg.AssetSpec:
         """What Dagster shows of an asset, without its deps."""
-        stage, needed = self.graph[asset], self.graph.needed(self.settings)
+        stage = self.graph[asset]
         group = stage.group
-        if group == "evidence" and asset in needed:
+        if group == "evidence" and asset in self.needed:
             group = "embedding"
-        elif group in ("embedding", "ordering") and asset not in needed:
+        elif group in ("embedding", "ordering") and asset not in self.needed:
             # Its edges would cross those of what the output is made from.
             group = "evidence"
         return dg.AssetSpec(

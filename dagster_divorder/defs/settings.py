@@ -64,14 +64,14 @@ def refuse_partial_run(
     if settings == usual:
         return
     steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
-    reads, needed = graph.asset_upstream(settings), graph.needed(usual)
+    reads = graph.asset_upstream(settings)
     left_out = {name for name in reads if pipeline.key(name).to_python_identifier() not in steps}
     # A retry makes what comes after the asset that failed; an earlier run has made the rest.
     is_retry = context.run.parent_run_id is not None
     concerned, made = set[str](), {asset} if is_retry else set(reads)
     for name, before in reads.items():
         changed = pipeline.code_version(name, settings) != pipeline.code_version(name)
-        if name in needed and (changed or not concerned.isdisjoint(before)):
+        if name in pipeline.needed and (changed or not concerned.isdisjoint(before)):
             concerned.add(name)
         if not made.isdisjoint(before):
             made.add(name)
