@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dagster_divorder.tables.ordering import order, reorder
     from dagster_divorder.write.grid import grid_shuffle
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "DivOrderComponent": "dagster_divorder.defs.component",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import dagster_divorder
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,3 +46,12 @@ def test_a_wheel_and_a_source_archive_hold_the_templates_of_the_report(tmp_path:
     assert {"dagster_divorder/view/report/templates/style.css"} < expected
     for name, files in inside.items():
         assert expected <= set(files), name
+
+
+def test_the_changelog_and_the_citation_are_of_this_version() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    version, date = re.findall(
+        r"^(?:version|date-released): (.+)$", (ROOT / "CITATION.cff").read_text(), re.M
+    )
+    assert headings[:2] == ["[Unreleased]", f"[{version}] - {date}"]
+    assert version == dagster_divorder.__version__
