@@ -192,6 +192,7 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
         assert set(re.findall(r"^- `(--[\w-]+)", text, re.M)) == options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [dagster_divorder, dagster_divorder.torch], ids=lambda module: module.__name__
 )
