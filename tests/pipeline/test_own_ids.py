@@ -255,7 +255,7 @@ def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
     made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
     scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(GRAPH, settings).stages}
     assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
-    assert scopes["external_embeddings"] == ("all", "ids comes out as it was")
+    assert scopes["external_embeddings"] == ("all", "ids comes out unchanged")
     found = run_all(settings, Silent(), JOINED)["external_embeddings"]
     assert (found.key, found.figures["new_documents"]) == (made.key, 0)
 

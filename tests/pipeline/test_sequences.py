@@ -190,7 +190,7 @@ def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings:
 
 
 def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make) -> None:
-    with pytest.raises(InputError, match=r"frozen_tokens is 10.*did not come to its end"):
+    with pytest.raises(InputError, match=r"frozen_tokens is 10.*did not finish"):
         run(make_settings(order={"frozen_tokens": 10}))
     settings = make_settings()
     run(settings)

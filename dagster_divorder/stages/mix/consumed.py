@@ -115,7 +115,7 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     output = last_output(run.store)
     if output is None:
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
+            f"order.frozen_tokens is {wanted}, but the last run did not finish; expected an output that a "
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
