@@ -112,8 +112,8 @@ def check_input(
     read = _file_states(settings)
     if read is None and cursor.seen is None:
         reason = (
-            f"this input ({_count(files)}) was never materialised: do so once (Materialize all, or the job curate); "
-            "from then on every change starts a run"
+            f"nothing was made of this input yet ({_count(files)}): materialise it once (Materialize all, or the job "
+            "curate); from then on every change starts a run"
         )
         return Outcome(False, reason, Cursor(seen=state))
     changes = _changed_sizes(files, read or [])
