@@ -374,7 +374,7 @@ def test_files_of_conversations_have_the_form_of_the_input(tmp_path: Path, make_
     assert load_heldout(run).documents.sum() == 1
     assert load_times(run)[5] == 0
     write_jsonl(valid, [*other, {"prompt": "Q", "completion": "a"}])
-    with pytest.raises(InputError, match=f"record {len(other) + 1} of .*: the record is of the form 'prompt"):
+    with pytest.raises(InputError, match=f"record {len(other) + 1} of .*: the record has the form 'prompt"):
         ran(settings)
     write_jsonl(valid, [{"messages": [*other[0]["messages"], other[0]["messages"][1]]}])
     (tmp_path / "strict.jinja").write_text(
