@@ -63,6 +63,7 @@ CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
     version=2,
     asset=False,
+    beside=True,
     description="Names of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
     inputs=lambda run: {

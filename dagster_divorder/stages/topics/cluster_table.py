@@ -81,6 +81,7 @@ CLUSTER_TABLE = WholeCorpus(
     name="cluster_table",
     version=1,
     asset=False,
+    beside=True,
     description="The clusters with their sizes and examples.",
     reads=lambda settings: (
         "raw_docs",
