@@ -108,7 +108,7 @@ def test_every_question_has_an_answer_by_what_it_needs_and_no_more(
 def test_answers_are_right(ask: Ask, folder: Path) -> None:
     copies = ask("explore", "near-copies")
     assert copies["answer"][0].startswith("1 of 61 distinct texts (1.6%) are near copies")
-    assert copies["answer"][1] == "Records that repeat a text to the byte: 1."
+    assert copies["answer"][1] == "Records that repeat a text byte for byte: 1."
     assert [row["documents"] for row in copies["rows"]] == [2]
 
     proxy_lines = CAUSAL.format(
@@ -123,7 +123,7 @@ def test_answers_are_right(ask: Ask, folder: Path) -> None:
     assert proxy["figures"]["documents_measured"] == 61
 
     selected = ask("explore", "selection", settings=CHOOSING)
-    assert selected["answer"][0].startswith("12 of 62 records are chosen by random")
+    assert selected["answer"][0].startswith("random chooses 12 of 62 records")
 
 
 @pytest.mark.slow

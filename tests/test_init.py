@@ -835,7 +835,7 @@ def test_a_project_that_names_its_definitions_gets_no_workspace(
     Path("pyproject.toml").write_text("[tool", encoding="utf-8")
     Path("dagster.yaml").unlink()
     assert main(["init", "--dagster"]) == 1
-    assert "the files of Dagster cannot be written into" in capsys.readouterr().err
+    assert "cannot write Dagster's files into" in capsys.readouterr().err
     assert not Path("dagster.yaml").exists()
 
 

@@ -264,7 +264,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", load)
     monkeypatch.chdir(tmp_path)
     assert main(["freeze"]) == 0
-    assert "nothing stays, and every run orders everything anew" in capsys.readouterr().out
+    assert "nothing is frozen; every run reorders everything" in capsys.readouterr().out
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
     assert "the last output as it is now" not in said
@@ -287,15 +287,15 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     monkeypatch.delenv("DIVORDER_ORDER__FROZEN_TOKENS")
     assert file.read_bytes() == written
     assert main(["freeze", "--step", "0"]) == 0
-    assert "the next run orders everything anew" in capsys.readouterr().out
+    assert "the next run reorders everything" in capsys.readouterr().out
     assert tomllib.loads(file.read_text())["order"] == {"frozen_tokens": 0}
     file.unlink()
     assert main(["freeze", "--tokens", "1_000"]) == 1
-    assert "there is no divorder.toml to write into" in capsys.readouterr().err
+    assert "there is no divorder.toml to write to" in capsys.readouterr().err
     for text in ("-1", "1.5", "1e3", "", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["freeze", "--step", text])
-        assert f"{text!r} is no whole number from 0" in capsys.readouterr().err
+        assert f"{text!r} is not a whole number from 0" in capsys.readouterr().err
 
 
 def test_freeze_says_if_the_last_run_has_changed_what_was_read(
@@ -319,7 +319,10 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
     other = other.model_copy(update={"seed": 1})
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
-    assert "what stays is the last output as it is now, but" in said and "put input and settings back" in said
+    assert (
+        "the frozen part is the last output as it is now, but" in said
+        and "put input and settings back" in said
+    )
     assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
 
 
