@@ -88,7 +88,7 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
 
 
 def test_what_is_not_there_is_named(settings: Settings) -> None:
-    with pytest.raises(InputError, match=r"step is 5,000; the plan has steps 0 to \d+, all epochs together"):
+    with pytest.raises(InputError, match=r"step is 5,000; over all epochs the plan has steps 0 to \d+"):
         where(settings, steps=[5000])
     with pytest.raises(InputError, match=r"sequence is -1; the plan has sequences 0 to"):
         where(settings, sequences=[-1])
@@ -96,11 +96,11 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
     ):
         where(settings, ids=["doc-1", "doc-99"])
-    with pytest.raises(InputError, match="nothing says where training goes on"):
+    with pytest.raises(InputError, match="the step to resume at is unknown"):
         cut(settings, ids=["doc-1"])
     with pytest.raises(InputError, match="no document is named"):
         cut(settings, resume_at=1)
-    with pytest.raises(InputError, match="nothing is asked for"):
+    with pytest.raises(InputError, match="nothing to look up"):
         where(settings)
     with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
         where(settings, ids=["\udcff"])
@@ -136,7 +136,7 @@ def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -
         iter([2, 3, 1]),
     ):
         assert where(settings, steps=numbers).equals(table)
-    with pytest.raises(InputError, match="steps are no whole numbers"):
+    with pytest.raises(InputError, match="steps are not whole numbers"):
         where(settings, steps=[1.5])  # type: ignore[list-item]
 
 
@@ -217,7 +217,7 @@ def test_all_of_an_epoch_can_stay(changed: dict[str, Any], settings: Settings, t
     run_all(planned.settings, Silent())
     assert read_slowly(planned.settings)[: len(before)] == before
     with pytest.raises(
-        InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and nothing of a later one can stay"
+        InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and only the first epoch can be frozen"
     ):
         plan_freeze(other, step=steps + 1)
 
@@ -247,7 +247,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     )
     with pytest.raises(InputError, match="the last run did not come to its end; expected an output"):
         plan_freeze(no_store, step=2)
-    with pytest.raises(InputError, match="nothing says what a trainer has read"):
+    with pytest.raises(InputError, match="the part that a trainer has read is unknown"):
         plan_freeze(settings)
 
 
