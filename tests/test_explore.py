@@ -146,7 +146,7 @@ def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a
     monkeypatch.setattr(set_diversity, "SAMPLE_BYTES", 20 * 4 * 16)
     (folder / "docs \u6d77.jsonl").open("ab").write(orjson.dumps(topic_records(1, start=90)[0]) + b"\n")
     answer = ask("explore", "vendi")
-    assert "of 20 documents, a random sample of 62" in answer["answer"][0]
+    assert "from 20 documents, a random sample of 62" in answer["answer"][0]
     # With a selection, and without it again: neither takes the other's sums.
     (folder / "divorder.toml").write_text(TOML + CHOOSING, encoding="utf-8")
     chosen = load_settings("divorder.toml")

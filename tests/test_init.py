@@ -377,8 +377,14 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
             {"dialog": TURNS, "source": "a"},
             "rename the field, as with `jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`",
         ),
-        ({"input": "what {n}", "output": "that {n} " * 30}, "which of these are the question and the answer"),
-        ({"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]}, "which of these are the question"),
+        (
+            {"input": "what {n}", "output": "that {n} " * 30},
+            "it is unclear which fields are question and answer",
+        ),
+        (
+            {"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]},
+            "it is unclear which fields are question",
+        ),
     ],
 )
 def test_init_stops_where_it_cannot_tell_the_form(
@@ -702,9 +708,9 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 ARRAY = orjson.dumps(GOOD)
 COMMON_SLIPS = {
     "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
-    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "where it is CSV, write it as Parquet"),
-    "an array": ("docs.json", ARRAY, "a JSON array; where it holds the records, write one a line with `jq"),
-    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; where"),
+    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "if it is CSV, write it as Parquet"),
+    "an array": ("docs.json", ARRAY, "a JSON array; if it holds the records, write one a line with `jq"),
+    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; if"),
     "pretty": ("docs.json", orjson.dumps(GOOD[0], option=orjson.OPT_INDENT_2), "docs.json:1: not valid JSON"),
     "nothing": ("docs.jsonl", b"", "docs.jsonl holds no readable record"),
     "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
@@ -743,7 +749,7 @@ def test_files_beside_the_corpus_that_are_not_read_are_told(
     assert "\nfiles that are not read: 1 .csv\n" in capsys.readouterr().out
     pq.write_table(pa.Table.from_pylist(GOOD), tmp_path / "in/c.parquet")
     assert main(["--config", "other.toml", "init", "in"]) == 1
-    assert "as `divorder init` does for paths that are named one by one" in capsys.readouterr().err
+    assert "as `divorder init` does for paths named one by one" in capsys.readouterr().err
     assert main(["--config", "other.toml", "init", "in/a.jsonl", "in/c.parquet"]) == 0
 
 

@@ -229,7 +229,7 @@ def _copies(run: Run, receipt: Receipt) -> Result:
         {
             "documents": "documents",
             "tokens": "tokens",
-            "lowest similarity to the first": "least similarity",
+            "least similarity to the first": "least similarity",
             "begins": "begins",
         },
         more="groups",
