@@ -144,7 +144,7 @@ def test_bytes_that_are_no_npy(tmp_path: Path, data: bytes) -> None:
 def test_an_npy_that_is_cut_short(tmp_path: Path) -> None:
     path = saved(tmp_path / "v.npy", matrix())
     path.write_bytes(path.read_bytes()[:-13])
-    assert "greater than file size. It may be cut short" in refused(path)
+    assert "greater than file size. It may be truncated" in refused(path)
 
 
 @pytest.mark.parametrize(

@@ -480,7 +480,7 @@ def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, 
     assert [*begun, *reading] == whole != again
     assert not {file.name for file in folder.iterdir()} - {*stream_files(folder)}
     state = stream.state_dict()
-    with pytest.raises(InputError, match=f"the state is of the plan {state['plan']}, and"):
+    with pytest.raises(InputError, match=f"the state belongs to the plan {state['plan']}, and"):
         SequenceStream(folder).load_state_dict(state)
 
 
