@@ -1,4 +1,4 @@
-"""The Dagster code location of one corpus: the settings that `load_settings` finds, in assets without a prefix."""
+"""The Dagster code location of one corpus: assets without a prefix, from the settings that `load_settings` finds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import dagster as dg
 
 from dagster_divorder.defs.factory import build_definitions
 
-# The code location has its processes to itself, so it may set what follows.
+# The code location has its processes to itself. Only it may set what follows.
 # By default Python searches modules and events for cycles again and again.
 gc.set_threshold(10_000, 20, 20)
-# A selection of `*` is stable in our use.
+# Our use of a selection of `*` is stable.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
