@@ -111,6 +111,14 @@ def test_a_path_that_the_locale_cannot_name_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_notebook_s_own_backend_of_matplotlib_does_not_matter(folder: Path) -> None:
+    (folder / "divorder.toml").write_text(f'[input]\npaths = ["docs.jsonl"]\ntext_field = "{FIELD}"\n')
+    ran = shell("divorder run", MPLBACKEND="module://nowhere.backend", DIVORDER_ADVANCED__VOCAB_SIZE="512")
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "data/curated/ordering_comparison.png").is_file()
+
+
+@pytest.mark.slow
 def test_settings_that_cannot_be_used_are_not_left_behind(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/\xff"
     os.mkdir(folder)

@@ -41,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     # By default Python searches modules and lists of texts for cycles repeatedly.
     gc.set_threshold(10_000, 20, 20)
     _prepare_streams()
+    # A notebook names its own backend, which matplotlib refuses to start with where its package is not installed.
+    os.environ.pop("MPLBACKEND", None)
     try:
         try:
             return _run(command_parser().parse_args(arguments))

@@ -147,17 +147,17 @@ def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) 
     [
         (
             {"deps": ["x"]},
-            "translation sets deps of raw_docs, which the settings decide; name assets of yours in upstream",
+            "translation changes deps of raw_docs, which the settings decide; name your assets in upstream",
         ),
         (
             {"code_version": "2"},
-            "translation sets code_version of raw_docs, which the settings decide; leave it out",
+            "translation changes code_version of raw_docs, which the settings decide; leave it out",
         ),
         (
             {"partitions_def": {"type": "static", "partition_keys": ["a"]}},
-            "translation sets partitions_def of raw_docs, which the settings decide; leave it out",
+            "translation changes partitions_def of raw_docs, which the settings decide; leave it out",
         ),
-        ({"key": "all"}, "the key 'all'; expected a key for each asset"),
+        ({"key": "all"}, "the key 'all'; expected a different key for each asset"),
     ],
 )
 def test_a_translation_that_breaks_the_order_of_assets_is_refused(
@@ -170,8 +170,11 @@ def test_a_translation_that_breaks_the_order_of_assets_is_refused(
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
-        ({}, "expected settings or config; the component has neither"),
-        ({"settings": {}, "config": "divorder.toml"}, "expected settings or config; the component has both"),
+        ({}, "expected either settings or config; the component has neither"),
+        (
+            {"settings": {}, "config": "divorder.toml"},
+            "expected either settings or config; the component has both",
+        ),
         ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
         ({"settings": {"inptu": {}}}, "unknown key 'inptu'; the nearest valid key is 'input.paths'"),
         ({"settings": {"clusters": {"k": "many"}}}, "clusters.k = 'many'"),

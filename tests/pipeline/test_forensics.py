@@ -245,7 +245,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     no_store = settings.model_copy(
         update={"store": settings.store.model_copy(update={"path": tmp_path / "none"})}
     )
-    with pytest.raises(InputError, match="the last run did not come to its end; expected an output"):
+    with pytest.raises(InputError, match="the last run did not finish; expected the output"):
         plan_freeze(no_store, step=2)
     with pytest.raises(InputError, match="the part that a trainer has read is unknown"):
         plan_freeze(settings)
@@ -321,7 +321,7 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
     said = capsys.readouterr().out
     assert (
         "the frozen part is the last output as it is now, but" in said
-        and "put input and settings back" in said
+        and "restore the earlier input and settings" in said
     )
     assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
 

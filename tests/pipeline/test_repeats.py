@@ -297,9 +297,12 @@ def test_computed_traits_are_topics_and_qualities_too(
         ),
         pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
         pytest.param(
-            {"score": 2.5}, {}, "mixing.trait: 'score' differs in no two of the 40 records", id="constant"
+            {"score": 2.5},
+            {},
+            "mixing.trait: 'score' is the same in all records of each source",
+            id="constant",
         ),
-        pytest.param({"score": 7}, {}, "name other fields, or 'source' alone", id="constant whole number"),
+        pytest.param({"score": 7}, {}, "name other fields, or only 'source'", id="constant whole number"),
         pytest.param(
             {"score": "9" * 90},
             {},
@@ -310,9 +313,7 @@ def test_computed_traits_are_topics_and_qualities_too(
         pytest.param(
             {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"
         ),
-        pytest.param(
-            {"score": 1}, {"trait": ["length", "score"]}, "differ within values of length", id="topics"
-        ),
+        pytest.param({"score": 1}, {"trait": ["length", "score"]}, "differ within a length", id="topics"),
         pytest.param({}, {"trait": ["source", "nope"]}, "no record has the field 'nope'", id="unknown"),
         pytest.param(
             {},

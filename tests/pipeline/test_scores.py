@@ -244,7 +244,7 @@ def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
         ("good", "field 'q' holds 'good'; expected a number in each record"),
         (True, "field 'q' holds true and false; expected a number"),
         ([0.5], "field 'q' holds lists; expected a number"),
-        ({"score": 1, "of": 2}, "field 'q' holds objects; name a field of theirs: 'q.score', 'q.of'"),
+        ({"score": 1, "of": 2}, "field 'q' holds objects; name one of their fields: 'q.score', 'q.of'"),
     ],
 )
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -266,7 +266,7 @@ def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
 
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     first = look(Cursor(), 0)
-    assert not first.start and "nothing was ever made" in first.reason
+    assert not first.start and "nothing was made of this input yet" in first.reason
     ingest(settings)
     assert "no change in 1 input file" in look(first.cursor, 1).reason
     put(f"{place}/a.jsonl", b"".join(LINES[:101]))
