@@ -181,7 +181,7 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
         useless = "vectors of zeros" if texts is None else "texts without a word"
         raise InputError(
             f"the sample has {len(units)} examples, {len(units) - directed.sum()} of them {useless}, and k is {k}; "
-            "expected k others or more: give a larger sample or a smaller k"
+            "expected at least k usable ones: give a larger sample or a smaller k"
         )
     clusters = fit(units[directed], k, seed=seed)
     if clusters.note:
@@ -248,7 +248,8 @@ def _stacked(examples: Sequence[Any]) -> NDArray[Any]:
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise InputError(
-                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected as many in each"
+                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected "
+                "the same number in each"
             )
     return np.stack(rows) if rows else np.empty((0, 0))
 

@@ -102,7 +102,7 @@ class ShufflingCheck:
         ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
-            f"- shuffling is already good enough for any {window}: its worst one strays by at most "
+            f"- shuffling is already good enough for any {window}: its worst window strays by at most "
             f"{100 * GOOD_ENOUGH:g} percentage point"
             for window in self.good_enough
         ]

@@ -195,7 +195,7 @@ def times_of(
     if not (times @ tokens.astype(np.float64)) > 0:
         raise InputError(
             f"mixing.total_tokens is {plan.tokens.sum()}, less than half of the shortest record of any value; expected "
-            "room for one at least"
+            "room for at least one"
         )
     return times
 

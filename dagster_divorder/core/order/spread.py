@@ -171,7 +171,7 @@ def spread_along(
     *,
     consumed: NDArray[np.int64],
 ) -> Order:
-    """Order of items along the schedule of a score, int64 (sum of repeats,). strategy: one that follows a score.
+    """Order of items along the schedule of `strategy`, which follows a score; int64 (sum of repeats,).
 
     Copies have equal scores, so they are spread inside windows of the schedule, never across it; consumed copies are
     ignored. copies: as in `spread_order`. repeats: int64 (M,), how often each item comes; repeats are copies too.

@@ -99,7 +99,7 @@ def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -
         if (empty := np.flatnonzero(shares.sum(axis=1) == 0)).size:
             raise InputError(
                 f"at progress {progress[empty[0]]} the targets of group {group} ask only for trait values without "
-                "tokens; expected some that there is something to place of"
+                "tokens; expected at least one value that has tokens"
             )
         error = np.inf
         for _ in range(FIT_ROUNDS):
