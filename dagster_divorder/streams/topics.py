@@ -62,8 +62,9 @@ class Topics:
         return len(self.clusters.centroids)
 
     def predict(self, examples: Iterable[str] | ArrayLike) -> NDArray[np.int32]:
-        """The topic of each example, int32 (N,) in [0, k). examples: any iterable of strings; or numbers (N, D) if the
-        topics were fitted to vectors.
+        """The topic of each example, int32 (N,) in [0, k).
+
+        examples: any iterable of strings; or numbers (N, D) if the topics were fitted to vectors.
 
         A text with no word of the vocabulary gets topic 0, and so does a vector of zeros.
 
@@ -150,9 +151,9 @@ class Topics:
 def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0) -> Topics:
     """Fits k topics to a sample of a stream; they make a trait for `balance`.
 
-    sample: any iterable of strings, or numbers (N, D). It is read once, to its end; `seed` draws the examples that are
-    kept, 20,000 or 256 k, whichever is more. Only the first 16,384 characters of a text count. Texts without words and
-    vectors of zeros are left out.
+    sample: any iterable of strings, or numbers (N, D). It is read once, to its end; 20,000 random examples are kept, or
+    256 k if that is more. Only the first 16,384 characters of a text count. Texts without words and vectors of zeros
+    are left out.
 
     Raises:
         InputError: the sample has fewer distinct examples than k, is a single text or a table, mixes texts with others,
