@@ -56,7 +56,8 @@ def make_plan(
     tokens: str | Callable[[Any], int] | None,
     exhausted: Exhausted,
 ) -> Plan:
-    """
+    """The streams and their shares, from the arguments of `balance`.
+
     Raises:
         InputError: an argument cannot be used.
     """

@@ -22,7 +22,7 @@ GOOD_ENOUGH = 0.01
 """Deviation, one percentage point, up to which shuffling is good enough for windows of a size."""
 
 SEAM = "batch across the seam"
-"""Name of the windows across the end and the beginning of the data."""
+"""Name of the windows across the seam between epochs."""
 
 Windows = Mapping[str, Mapping[str, WindowDeviation]]
 Seams = Mapping[str, Seam]

@@ -41,9 +41,7 @@ FIT_ROUNDS = 10_000
 
 
 def check_targets(targets: Targets, groups: NDArray[np.int32]) -> None:
-    """Raises:
-    InputError: progress does not rise from 0 to 1, or shares are negative or sum to something else than 1.
-    """
+    """InputError if progress does not rise from 0 to 1, or shares are negative or do not sum to 1."""
     progress, shares = np.asarray(targets.progress), np.asarray(targets.shares)
     if progress.ndim != 1 or len(progress) < 2 or shares.shape != (len(progress), len(groups)):
         raise InputError(
