@@ -1,9 +1,12 @@
-"""What the site adds to pages of the repository: its contents, anchors in the glossary, and links to these."""
+"""What the site adds to pages of the repository: its contents, anchors in the glossary and links to these, and notebooks
+as pages."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 _TERM = re.compile(r"(\*{1,2})([^*\n]+)\1(?=[:;,]| \()")
 """A term of the glossary: **one that links there**, or *one that does not*."""
@@ -17,7 +20,7 @@ def with_contents(text: str) -> str:
 
 def _toctree(section: str) -> str:
     heading = re.match(r"## (.+)", section)
-    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.md\)", section)
+    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.(?:md|ipynb)\)", section)
     caption = [f":caption: {heading[1]}"] if heading else []
     # A link whose text is a file's name gives no title: the page's own heading is one.
     titled = ((" ".join(title.split()), path) for title, path in pages)
@@ -47,7 +50,8 @@ def with_first_uses(text: str, unseen: dict[str, str]) -> Iterator[tuple[str, st
     """The parts of a text, each with the anchor of its term, or "". unseen: terms that the page has not used so far; those
     that the text uses are taken from it."""
     words = "|".join(
-        f"[{term[0].upper()}{term[0]}]{re.escape(term[1:])}s?" for term in sorted(unseen, key=len, reverse=True)
+        f"[{term[0].upper()}{term[0]}]{re.escape(term[1:])}s?"
+        for term in sorted(unseen, key=len, reverse=True)
     )
     end = 0
     for use in re.finditer(rf"\b(?:{words})\b", text) if unseen else ():
@@ -79,3 +83,26 @@ def _arrows(graph: re.Match[str]) -> str:
             return graph[0]
     rows = [f"| {part} | `{name}` | {', '.join(read_by.get(name, []))} |" for name, part in parts.items()]
     return "\n".join(["| part | name | read by |", "|---|---|---|", *rows])
+
+
+def of_notebook(text: str) -> str:
+    """A notebook as Markdown: its cells and the outputs that are kept in it. Nothing is run."""
+    parts: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            language = "sh" if re.search("^!", source, re.M) else "python"
+            parts += [f"```{language}\n{source}\n```", *map(_output, cell["outputs"])]
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, Any]) -> str:
+    shown = output.get("data", {"text/plain": output.get("text", [])})
+    if "image/png" in shown:
+        return f"![Output of the cell above](data:image/png;base64,{''.join(shown['image/png']).strip()})"
+    if "text/html" in shown:
+        table = re.sub(r"<style.*?</style>|(?<=<table)[^>]*", "", "".join(shown["text/html"]), flags=re.S)
+        return f"```{{raw}} html\n{table.replace('<table', '<table class=docutils')}\n```"
+    return f"```text\n{''.join(shown['text/plain']).strip()}\n```"

@@ -189,14 +189,14 @@ COPIES = [
             [3],
             "no clear number",
             3,
-            "5, 9, 12 not tried: more than the documents there are (3)",
+            "5, 9, 12 not tried: there are only 3 documents",
         ),
         (
             ["the same text"] * 4,
             [1],
             "no clear number",
             1,
-            "5, 9, 12 not tried: more than the documents there are (1)",
+            "5, 9, 12 not tried: there are only 1 documents",
         ),
         (
             COPIES,

@@ -268,6 +268,7 @@ STATIONARITY = WholeCorpus(
     name="stationarity",
     version=4,
     asset=False,
+    beside=True,
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
     settings=_stationarity_settings,
