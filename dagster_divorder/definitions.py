@@ -1,4 +1,4 @@
-"""The Dagster code location of one corpus: the settings that `load_settings` finds, in assets without a prefix."""
+"""The Dagster code location of one corpus: assets without a prefix, from the settings that `load_settings` finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_divorder.defs.factory import build_definitions
 
-# A selection of `*` is stable in our use. The code location alone may set this: it has its processes to itself.
+# Our use of a selection of `*` is stable. Only the code location may set this: it has its processes to itself.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:

@@ -63,12 +63,13 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_contents() -> None:
     entries = [
-        (page.parent / f"{target}.md").resolve()
+        (page.parent / target).resolve()
         for page in CONTENTS
         for toctree in re.findall(r"```\{toctree\}.*?```", pages.with_contents(page.read_text()), re.S)
         for target in re.findall(r"^(?!:)(?:.*<)?([\w./-]+)>?$", toctree, re.M)
     ]
-    assert sorted(map(name, entries)) == sorted(map(name, set(PAGES) - {CONTENTS[0]}))
+    sources = {*PAGES, *(ROOT / "docs/notebooks").glob("*.ipynb")} - {CONTENTS[0]}
+    assert sorted(map(name, entries)) == sorted(name(page.with_suffix("")) for page in sources)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -122,7 +123,7 @@ def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
 
 QUESTIONS = {
     "Is it worth it for me?": "proof.md",
-    "I train with torchtitan on 8 GPUs": "trainers.md",
+    "I train with torchtitan on 8 GPUs": "trainers/torchtitan.md",
     "I have embeddings of my own model": "topics.md",
     "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
     "What is a prefix deviation?": "concepts.md#prefix-deviation",
@@ -192,6 +193,7 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
         assert set(re.findall(r"^- `(--[\w-]+)", text, re.M)) == options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [dagster_divorder, dagster_divorder.torch], ids=lambda module: module.__name__
 )
@@ -277,3 +279,35 @@ def test_a_graph_of_arrows_becomes_a_table() -> None:
     )
     labelled = graph.replace("a --> b", "a -->|reads| b")
     assert pages.with_tables(labelled) == labelled
+
+
+def test_a_notebook_becomes_a_page() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {
+            "cell_type": "code",
+            "source": ["1 + 1"],
+            "outputs": [
+                {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n"]},
+                {"output_type": "execute_result", "data": {"text/plain": ["2"]}},
+                {"data": {"text/plain": ["<Figure>"], "image/png": ["iVBO\n"]}},
+                {
+                    "data": {
+                        "text/plain": ["a"],
+                        "text/html": ['<style>\n\n</style>\n<table border="1"><td>a</table>'],
+                    }
+                },
+            ],
+        },
+        {"cell_type": "code", "source": ["! ls"], "outputs": []},
+    ]
+    blocks = [
+        "# Title\nText.",
+        "```python\n1 + 1\n```",
+        "```text\none\ntwo\n```",
+        "```text\n2\n```",
+        "![Output of the cell above](data:image/png;base64,iVBO)",
+        "```{raw} html\n\n<table class=docutils><td>a</table>\n```",
+        "```sh\n! ls\n```",
+    ]
+    assert pages.of_notebook(json.dumps({"cells": cells})) == "\n\n".join(blocks)

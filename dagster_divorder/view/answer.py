@@ -117,6 +117,7 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
         width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
+        force_jupyter=False,  # else it shows the text in a notebook, and writes nothing
         highlight=False,
         legacy_windows=False,
     )

@@ -28,13 +28,11 @@ def draw_mixes(
 
     mixes: by trait and order, shares (C, J), rows sum to 1. names: of the J values, by trait.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from dagster_divorder.view.shown_figure import ShownFigure
 
     height = HEAD + PANEL * len(mixes)
     with style():
-        figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)
+        figure = ShownFigure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor="white")
         figure.text(
             LEFT,
             1 - 40 / height,

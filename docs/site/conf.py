@@ -21,7 +21,8 @@ import reference
 project, release = "DivOrder", dagster_divorder.__version__
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "data/README.md", "docs/**.md", "benchmarks/**.md"]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
+include_patterns = ["*.md", "data/README.md", "docs/**.md", "docs/notebooks/*.ipynb", "benchmarks/**.md"]
 exclude_patterns = [".*", "build", "dagster_divorder", "data/[!R]*", "deploy", "dist", "tests"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
@@ -52,7 +53,9 @@ GENERATED = {
 
 
 def _complete(app: Any, page: str, source: list[str]) -> None:
-    if page in ("docs/index", "docs/decisions/README"):
+    if page.startswith("docs/notebooks/"):
+        source[0] = pages.of_notebook(source[0])
+    elif page in ("docs/index", "docs/decisions/README"):
         source[0] = pages.with_contents(source[0])
     elif page == "docs/glossary":
         source[0] = pages.with_anchors(source[0])

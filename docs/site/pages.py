@@ -1,8 +1,10 @@
-"""What the site adds to pages of the repository: its contents, and anchors in the glossary."""
+"""What the site adds to pages of the repository: its contents, anchors in the glossary, and notebooks as pages."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 
 def with_contents(text: str) -> str:
@@ -13,7 +15,7 @@ def with_contents(text: str) -> str:
 
 def _toctree(section: str) -> str:
     heading = re.match(r"## (.+)", section)
-    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.md\)", section)
+    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.(?:md|ipynb)\)", section)
     caption = [f":caption: {heading[1]}"] if heading else []
     # A link whose text is a file's name gives no title: the page's own heading is one.
     entries = [path if title.endswith(".md") else f"{title} <{path}>" for title, path in pages]
@@ -49,3 +51,26 @@ def _arrows(graph: re.Match[str]) -> str:
             return graph[0]
     rows = [f"| {part} | `{name}` | {', '.join(read_by.get(name, []))} |" for name, part in parts.items()]
     return "\n".join(["| part | name | read by |", "|---|---|---|", *rows])
+
+
+def of_notebook(text: str) -> str:
+    """A notebook as Markdown: its cells and the outputs that are kept in it. Nothing is run."""
+    parts: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            language = "sh" if re.search("^!", source, re.M) else "python"
+            parts += [f"```{language}\n{source}\n```", *map(_output, cell["outputs"])]
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, Any]) -> str:
+    shown = output.get("data", {"text/plain": output.get("text", [])})
+    if "image/png" in shown:
+        return f"![Output of the cell above](data:image/png;base64,{''.join(shown['image/png']).strip()})"
+    if "text/html" in shown:
+        table = re.sub(r"<style.*?</style>|(?<=<table)[^>]*", "", "".join(shown["text/html"]), flags=re.S)
+        return f"```{{raw}} html\n{table.replace('<table', '<table class=docutils')}\n```"
+    return f"```text\n{''.join(shown['text/plain']).strip()}\n```"

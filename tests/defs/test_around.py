@@ -285,7 +285,7 @@ def test_a_run_has_no_other_configuration(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({}, "mixing.weights is unset; expected a table of shares there"),
+        ({}, "mixing.weights is unset; expected a table of shares, such"),
         (
             {"mixing": {"weights": "sqrt"}},
             "mixing.weights is 'sqrt', a rule for all values; expected a table",

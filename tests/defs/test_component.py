@@ -367,7 +367,7 @@ def test_a_scaffold_says_which_records_are_no_documents(
     corpus = project.project_root / "data/news.jsonl"
     corpus.write_text(corpus.read_text() + '{"text": 7}\n')
     project.scaffold_component(DivOrderComponent, "news", {"paths": [str(corpus)]})
-    assert "1 of 121 records looked at will be refused" in capsys.readouterr().out
+    assert "1 of 121 records examined will be refused" in capsys.readouterr().out
 
 
 def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:

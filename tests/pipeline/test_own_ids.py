@@ -291,4 +291,4 @@ def test_rows_with_one_id_and_two_vectors_are_named(joined: Joined) -> None:
 
 def test_a_column_that_cannot_be_ids_is_refused(joined: Joined) -> None:
     joined.ids = [float(at) for at in range(60)]
-    assert "the column 'id' is of type double; expected strings or whole numbers" in joined.refused()
+    assert "the column 'id' has type double; expected strings, whole numbers" in joined.refused()

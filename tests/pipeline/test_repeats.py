@@ -157,7 +157,7 @@ def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
     read, tokens = documents.repeats.sum(), (documents.tokens * documents.repeats).sum()
     assert (
         f"an epoch reads {read:,} records, {tokens:,} tokens: {(documents.repeats == 0).sum()} records are left out, "
-        f"none is read more than {documents.repeats.max()} times"
+        f"none is read over {documents.repeats.max()} times"
     ) in str(summary(mixed))
     plain = mixed.model_copy(update={"mixing": Mixing()})
     run_all(plain, Silent())

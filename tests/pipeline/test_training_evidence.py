@@ -483,7 +483,7 @@ def test_bad_input_is_said(
 
 def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> None:
     for orders, said in (
-        (("nope",), "'nope' is no order; expected original, "),
+        (("nope",), "'nope' is not an order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
         (("curated/saw",), "'saw' is a schedule of a score"),

@@ -109,7 +109,9 @@ def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
     assert listing.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
     # An output that is named is read: what is chained.
     assert [str(file) for file in find_files([f"{place}/out"]).files] == [f"{place}/out/curated.jsonl"]
-    with pytest.raises(InputError, match=r"no file matches.*left out is what DivOrder wrote: .*/exports"):
+    with pytest.raises(
+        InputError, match=r"no file matches.*skipped, because DivOrder wrote them: .*/exports"
+    ):
         find_files([f"{place}/exports"], [place / "exports"])
 
 

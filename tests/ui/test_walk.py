@@ -152,7 +152,7 @@ def test_a_second_run_finds_nothing_new(walk: Walk) -> None:
 
 def test_appended_lines_are_named_and_they_alone_are_computed(walk: Walk) -> None:
     new = len(topic_records(APPENDED))
-    assert f"{new} of them never seen" in walk.said["plan, appended"]
+    assert f"{new} of them new" in walk.said["plan, appended"]
     planned = dict(
         re.findall(r"^(\w+) +([\d,]+) .*new (?:records|documents)", walk.said["plan, appended"], re.M)
     )

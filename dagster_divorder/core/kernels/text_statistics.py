@@ -20,7 +20,7 @@ SLOTS = 1 << 16
 SHORTEST_MATCH, LONGEST_MATCH = 4, 258
 LITERALS = 256
 SIZES = 9
-"""Symbols for sizes of matches: the bits of a size less SHORTEST_MATCH - 1."""
+"""Symbols for the sizes of matches: the bits of a size minus SHORTEST_MATCH - 1."""
 DISTANCES = 64
 SYMBOLS = LITERALS + SIZES
 
@@ -36,7 +36,7 @@ def _slot(text: Bytes, at: int) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _entropy_bits(counts: Counts) -> float:
-    """Bits that symbols take which occur `counts` times, by their own shares."""
+    """Bits that symbols with `counts` occurrences take, by their own shares."""
     total, bits = counts.sum(), 0.0
     for count in counts:
         if count:
