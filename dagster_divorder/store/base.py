@@ -430,7 +430,7 @@ class Store(ABC):
         if actual != expected:
             raise DamagedFileError(
                 f"{self.where(name)} is damaged: its name and content hash to {actual}, expected {expected}; "
-                "delete the file and run again, it is then made anew",
+                "delete the file and run again, which makes it again",
                 name,
             )
         return data

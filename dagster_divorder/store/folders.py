@@ -283,7 +283,7 @@ class _HubFolder(Folder):
                     raise
                 raise StoreError(
                     f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
-                    f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
+                    f"{self._commit}), so nothing was published; run again to write on the present commit"
                 ) from None
         self._known_commit = ""
 

@@ -90,7 +90,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     if not manifest:
         return set(noted or ())
     owner = manifest["store"]
-    # A store that was deleted and made anew in its place keeps its output, and so does one that was moved.
+    # A store that was deleted and made again in its place keeps its output, and so does one that was moved.
     if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
@@ -98,7 +98,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
         )
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
-        # The store was made anew or the output was moved: the files beside it are this store's too.
+        # The store was made again, or the output was moved: the files beside it are this store's too.
         return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
     return by_manifest | set(noted)
 

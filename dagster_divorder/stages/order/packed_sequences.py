@@ -142,7 +142,7 @@ def _pack_documents(run: Run) -> Made:
             raise InputError(
                 f"packing leaves out all {len(traits.tokens):,} records: "
                 f"{figures['too_long_documents']:,} are longer than a sequence of {run.settings.sequence.length:,} "
-                f"tokens, and {figures['untrained_documents']:,} have no trained token in what is left of them; make "
+                f"tokens, and {figures['untrained_documents']:,} have no trained token left; make "
                 'sequence.length larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
             )
     return Made(files, facts, figures)
