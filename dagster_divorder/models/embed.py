@@ -190,7 +190,7 @@ def _measure_gpu(model: Model) -> Budget:
 @dataclass
 class _ForwardPasses:
     """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many
-    of the first of these the window before holds too."""
+    first tokens the window before also holds."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]
