@@ -231,7 +231,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} is not readable JSON ({error}); fetch or save the model again") from error
+        raise InputError(
+            f"{path} is not readable JSON ({error}); download or save the model again"
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def read_object(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(
-            f"{path} holds a JSON {type(content).__name__}, expected an object; fetch or save the model again"
+            f"{path} holds a JSON {type(content).__name__}, expected an object; download or save the model again"
         )
     return content
 
@@ -278,7 +280,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
         raise InputError(
-            f"{index} has no usable weight_map (key -> file beside it); fetch or save the model again"
+            f"{index} has no usable weight_map (key -> file beside it); download or save the model again"
         )
     return files
 
@@ -293,7 +295,7 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
             return {key: (tensor.get_dtype(), tensor.get_shape()) for key, tensor in slices.items()}
     except SafetensorError as error:
         raise InputError(
-            f"{path} is not a whole safetensors file: {error}; fetch or save it again"
+            f"{path} is not a whole safetensors file: {error}; download or save it again"
         ) from error
 
 
@@ -301,7 +303,7 @@ def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
     tensors = stored_tensors(path) if path.is_file() else {}
     if key not in tensors:
         fault = "does not hold it" if tensors else "is not there"
-        raise InputError(f"{key} should be in {path}, which {fault}; fetch or save the model again")
+        raise InputError(f"{key} should be in {path}, which {fault}; download or save the model again")
     dtype, shape = tensors[key]
     if dtype not in TABLE_DTYPES or len(shape) != 2 or not min(shape):
         raise InputError(

@@ -248,7 +248,7 @@ def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, A
     if lacking:
         raise InputError(
             f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
-            f"another shape): {', '.join(lacking[:3])}; fetch or save the model again"
+            f"another shape): {', '.join(lacking[:3])}; download or save the model again"
         )
 
 

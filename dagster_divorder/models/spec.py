@@ -184,7 +184,7 @@ def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
     path = Path(directory) / MODULES
     modules = read_json(path) if path.is_file() else []
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise InputError(f"{path} is not a list of modules (JSON objects); fetch or save the model again")
+        raise InputError(f"{path} is not a list of modules (JSON objects); download or save the model again")
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 

@@ -186,7 +186,7 @@ def tokenizer_content(directory: Path) -> dict[str, Any]:
         if type(number) is not int or not 0 <= number < MAX_IDS:
             raise InputError(
                 f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
-                f"{MAX_IDS - 1:,}: fetch or save the model again"
+                f"{MAX_IDS - 1:,}: download or save the model again"
             )
     return content
 

@@ -303,10 +303,10 @@ def test_models_that_will_not_do(checkpoints: Folders, tmp_path: Path) -> None:
             InputError, match=rf"deep.model is .*{kind} \(\w+\), which is not a causal language model"
         ):
             opened(tmp_path / kind)
-    with pytest.raises(InputError, match=r"gradients.layers is 3 and .* has 2 blocks"):
+    with pytest.raises(InputError, match=r"gradients.layers is 3, but .* has 2 blocks"):
         describe(checkpoints("llama"), layers=3, dims=64, setting="deep.model")
     with pytest.raises(
-        InputError, match=r"gradients.dims is 10,000 and the last 1 blocks .* have 9,280 parameters"
+        InputError, match=r"gradients.dims is 10,000, but the last 1 blocks .* have 9,280 parameters"
     ):
         describe(checkpoints("llama"), layers=1, dims=10_000, setting="deep.model")
     with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
