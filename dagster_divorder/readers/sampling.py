@@ -178,8 +178,8 @@ class BalancedSampler(Sampler[int]):
                 if theirs.get(name) != ours.get(name)
             ]
             raise InputError(
-                f"the state belongs to another order: {', '.join(differ) or 'the values of the table differ'}; resume with "
-                "the table and the arguments that the state was saved with"
+                f"the state belongs to another order: {', '.join(differ) or 'the values of the table differ'}; resume "
+                "with the table and the arguments that the state was saved with"
             )
         place = Position(int(state["epoch"]), int(state["samples"]))
         if place.epoch < 0 or not 0 <= place.samples <= len(self):

@@ -117,6 +117,6 @@ def test_the_command_lists_the_files(capsys: pytest.CaptureFixture[str]) -> None
     layout = {"world_size": 2, "micro_batch": 1, "workers": 1}
     with (
         exported("parquet", EXPORTED, layout=layout) as (path, _),
-        pytest.raises(InputError, match="laid for 2"),
+        pytest.raises(InputError, match="laid out for 2"),
     ):
         rotate_shards(path, 0)

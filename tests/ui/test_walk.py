@@ -496,7 +496,7 @@ def test_a_cluster_has_one_name_and_one_colour(
         name: "rgb({}, {}, {})".format(*(round(255 * float(part)) for part in rgb))
         for name, rgb in zip(names, cluster_colours(len(names)), strict=True)
     }
-    shown = tables["Clusters by their tokens, and where they lie"]
+    shown = tables["Clusters by tokens, and their places"]
     assert {row["cluster"]: row["colour"] for row in shown} == colours
     assert {row["cluster"]: row["documents"] for row in shown} == {
         name: f"{size:,}" for name, size in zip(names, manifest["cluster_sizes"], strict=True)
