@@ -1,10 +1,10 @@
 """The tokenizer beside an export: files with which transformers gives exactly the ids of the export.
 
 Guarantee: `AutoTokenizer.from_pretrained(folder)` of the installed transformers gives the stored ids of the conformance
-texts and of a sample of the corpus, without special tokens, and no other eos, bos or pad than the stored ones. The
-files are the checkpoint's own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
-that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
-classes replace the splitting of text by their own.
+texts and of a sample of the corpus, without special tokens, and the stored eos, bos and pad. The files are the
+checkpoint's own, without BPE dropout, if they give these ids. Else tokenizer_config.json names the class that runs
+tokenizer.json unchanged: without the config.json of a model, transformers chooses another class, and several classes
+split text in their own way.
 Cost: a process that imports transformers without torch (1 s; with torch 4), and half a second for 1 MB of text.
 Known weakness: another version of transformers may read the same files in another way.
 """
@@ -30,10 +30,10 @@ CONFIG, SPECIAL_TOKENS = NAMES_IN
 TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS, "chat_template.jinja")
 
 SAMPLE_BYTES, SAMPLE_ROWS = 1 << 19, 5_000
-"""Bytes and rows of the corpus's texts that are compared."""
+"""Most bytes and rows of the corpus's texts that are compared."""
 
 PLAIN_CLASS = "PreTrainedTokenizerFast"
-"""Runs tokenizer.json as it is."""
+"""The class that runs tokenizer.json unchanged."""
 KEPT = ("chat_template", "model_max_length", "model_input_names", "padding_side", "truncation_side")
 """Keys of a tokenizer_config.json that stay beside the special tokens when the class is replaced: they change no id."""
 
@@ -41,11 +41,11 @@ KEPT = ("chat_template", "model_max_length", "model_input_names", "padding_side"
 def tokenizer_files(
     directory: Path, encoder: Encoder, special: Mapping[str, int], texts: Sequence[str]
 ) -> tuple[dict[str, bytes], str]:
-    """(files of a checkpoint's tokenizer, by name, that give the ids of `encoder` for `texts`; a note if they are not
-    the checkpoint's own, or ""). No files if none give the ids. special: known ids of `eos`, `bos` and `pad`.
+    """(name -> file of a checkpoint's tokenizer; a note if they are not the checkpoint's own, or ""). The files give
+    the ids of `encoder` for `texts`; there are none if no files do. special: known ids of `eos`, `bos` and `pad`.
 
     Raises:
-        InputError: a file that is no JSON.
+        InputError: a file is not JSON.
     """
     own_files = {
         name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
@@ -66,7 +66,7 @@ def tokenizer_files(
         if difference(files):
             return (
                 {},
-                f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
+                f"no tokenizer is written beside the exports, because none gives their ids in transformers: {why}",
             )
     return files, (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
@@ -75,7 +75,7 @@ def tokenizer_files(
 
 
 def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files with a tokenizer_config.json whose class runs tokenizer.json as it is."""
+    """The files, with a tokenizer_config.json whose class runs tokenizer.json unchanged."""
     old = read_object(directory / CONFIG) if CONFIG in own_files else {}
     tokens = load_reference(directory).get_vocab(with_added_tokens=True)
     specials = named_specials(directory, (*SPECIALS, "unk", "sep", "cls", "mask")).values()
