@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.trace import tracing
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
@@ -135,6 +136,14 @@ def test_it_ends_when_the_run_fails(settings: Settings, error: BaseException) ->
     # The store is free only once nothing writes to it.
     assert ended.is_set()
     run(settings, stage("after", "raw_docs"))
+
+
+def test_a_trace_shows_both_threads(settings: Settings) -> None:
+    written: list[bytes] = []
+    with tracing(written.append):
+        run(settings, stage("beside", "raw_docs", beside=True), stage("main", "raw_docs"))
+    threads = {event["name"]: event["tid"] for event in orjson.loads(written[0])["traceEvents"]}
+    assert threads["beside"] != threads["main"] == threads["raw_docs"] == threads["run"]
 
 
 def test_damage_that_it_meets_is_repaired(settings: Settings) -> None:
