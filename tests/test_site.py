@@ -259,17 +259,51 @@ Raises:
 
 
 def test_a_page_of_links_becomes_contents() -> None:
-    text = "# Site\n\n## Start\n\n[One](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
+    text = "# Site\n\n## Start\n\n[One\npage](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
     assert re.findall(r"```\{toctree\}.*?```", pages.with_contents(text), re.S) == [
-        "```{toctree}\n:hidden:\n:caption: Start\n\nOne <one>\na/two\n```"
+        "```{toctree}\n:hidden:\n:caption: Start\n\nOne page <one>\na/two\n```"
     ]
 
 
 def test_terms_of_the_glossary_get_anchors() -> None:
-    assert pages.with_anchors("- **own id**: what. **Run** (of tokens): so. **bold** word.") == (
+    text = "- **own id**: what. *Run* (of tokens): so. **bold** word, *aligned* one."
+    assert pages.with_anchors(text) == (
         "- [**{index}`own id <!own id>`**]{#own-id}: what. "
-        "[**{index}`Run <!Run>`**]{#run} (of tokens): so. **bold** word."
+        "[*{index}`Run <!Run>`*]{#run} (of tokens): so. **bold** word, *aligned* one."
     )
+    assert pages.linked_terms(text) == {"own id": "own-id"}
+
+
+def test_the_first_use_of_a_term_is_told_from_the_rest_of_a_text() -> None:
+    unseen = {
+        "window": "window",
+        "window shuffle": "window-shuffle",
+        "TV": "tv",
+        "trait value": "trait-value",
+    }
+    text = "Windows of TVs: a window shuffle, a window, no tv, Trait values, rewindow."
+    assert list(pages.with_first_uses(text, unseen)) == [
+        ("", ""),
+        ("Windows", "window"),
+        (" of ", ""),
+        ("TVs", "tv"),
+        (": a ", ""),
+        ("window shuffle", "window-shuffle"),
+        (", a window, no tv, ", ""),
+        ("Trait values", "trait-value"),
+        (", rewindow.", ""),
+    ]
+    assert not unseen
+    assert list(pages.with_first_uses("a window", unseen)) == [("a window", "")]
+
+
+def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.lower() for term in re.findall(r"^- \*+([^*]+)\*", glossary, re.M)]
+    assert terms == sorted(terms) and len(terms) == len(set(terms)) > 100
+    for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
+        assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
+    assert 40 < len(pages.linked_terms(glossary)) < 60
 
 
 def test_a_graph_of_arrows_becomes_a_table() -> None:

@@ -79,5 +79,5 @@ def finite(name: str, vectors: NDArray[np.floating]) -> None:
     step = max(1, CHECKED_AT_ONCE * len(vectors) // max(1, vectors.size))
     if not all(np.isfinite(vectors[first : first + step]).all() for first in range(0, len(vectors), step)):
         raise InputError(
-            f"there is NaN or infinity in {name}; expected finite numbers: embed those documents again"
+            f"{name} holds NaN or infinity; expected finite numbers: embed those documents again"
         )

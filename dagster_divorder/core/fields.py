@@ -43,9 +43,7 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
 
     def column(name: str) -> Any:
         if names.count(name) > 1:
-            raise InputError(
-                f"several columns are called {inside + name!r}; rename all but the one that is meant"
-            )
+            raise InputError(f"several columns are called {inside + name!r}; rename all but one")
         return pc.struct_field(rows, [names.index(name)]) if is_struct else rows.column(names.index(name))
 
     if field in names:

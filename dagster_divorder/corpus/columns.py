@@ -17,7 +17,6 @@ from uuid import UUID
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_divorder.core.arrow import is_text, number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
@@ -152,12 +151,16 @@ def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values of records: numbers if all are, else text with numbers in their shortest form."""
     if column.type != _JSON_VALUE:
         return column
+    import pyarrow.compute as pc
+
     return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
 
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values that are numbers, texts or null: numbers if all are, else text. As text, numbers have their shortest form,
     and whole numbers all digits."""
+    import pyarrow.compute as pc
+
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))

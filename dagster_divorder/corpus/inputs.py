@@ -121,8 +121,9 @@ def read_lines(
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
     until: tuple[int, int] | None = None,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; a line of more than `limit`
+    """Lines of a JSONL file in blocks of about `block_bytes` and at most `BLOCK_LINES`; a line of more than `limit`
     bytes is a block of its own.
 
     Args:
@@ -150,7 +151,7 @@ def read_lines(
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
-        while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
+        while chunk := source.read(min(block_bytes, (first if at < first else last) - at)):
             at += len(chunk)
             if long:
                 end, newline, chunk = chunk.partition(b"\n")

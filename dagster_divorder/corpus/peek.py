@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VALUES_SHOWN = 20
+PEEK_BYTES = 1 << 18
+"""Bytes that are read at once where a few records may be enough."""
 
 
 @dataclass
@@ -142,7 +144,7 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
             plain = [[None] * len(rows) if column is None else _plain(column) for column in columns.values()]
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
         return
-    for block in read_lines(path):
+    for block in read_lines(path, block_bytes=PEEK_BYTES):
         for record in _objects(block.lines) if isinstance(block, LineBlock) else ():
             yield (
                 record if names is None else {field: value_at(record, name) for field, name in names.items()}

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from dagster_divorder.engine.base import Item, Result
 from dagster_divorder.engine.memory import give_back_memory
@@ -167,6 +167,13 @@ class Worker:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()  # waits for the worker's end and closes the pipes
 
     def __call__(
         self, function: Callable[..., Any], item: Any, advance: Callable[[int], object] | None = None

@@ -202,18 +202,18 @@ def _in_a_process(
 ) -> tuple[float, list[Sampled]]:
     """(seconds until a fresh process is ready, its runs on growing shares of the excerpts). lenient: an error ends the
     runs and is returned with the last, since a stage may need more documents."""
-    begin, runs = time.perf_counter(), list[Sampled]()
-    worker, on_sample = Worker({}), settings
+    begin, runs, on_sample = time.perf_counter(), list[Sampled](), settings
     try:
-        # A call of any function of this module makes the process import what a run imports.
-        worker(_shallow, settings)
-        start = time.perf_counter() - begin
-        for share in shares:
-            on_sample = _on_sample(settings, excerpts, share, folder)
-            runs.append(worker(partial(_measured, stages, lenient), on_sample))
-            if runs[-1].error:
-                break
-        return start, runs
+        with Worker({}) as worker:
+            # To call any function of this module, the process imports what a run imports.
+            worker(_shallow, settings)
+            start = time.perf_counter() - begin
+            for share in shares:
+                on_sample = _on_sample(settings, excerpts, share, folder)
+                runs.append(worker(partial(_measured, stages, lenient), on_sample))
+                if runs[-1].error:
+                    break
+            return start, runs
     except DivOrderError as error:
         message = str(error)
         for path, excerpt in zip(on_sample.input.paths, excerpts, strict=True):
@@ -222,9 +222,6 @@ def _in_a_process(
         raise type(error)(
             f"{message} (in a run on {size} of the input, below {folder.parent.parent})"
         ) from None
-    finally:
-        worker.process.kill()
-        worker.process.communicate()
 
 
 def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampled:

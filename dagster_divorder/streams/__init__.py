@@ -62,7 +62,7 @@ def balance(
     if isinstance(stream, Mapping):
         if by is not None or buffer != BUFFER:
             raise InputError(
-                f"by and buffer are for one stream, and there are {len(stream)}: {', '.join(map(repr, stream))}. "
+                f"by and buffer apply to one stream, and there are {len(stream)}: {', '.join(map(repr, stream))}. "
                 "Take one, stream['...'], or balance each, then mix: balance({'web': balance(web, by=...), ...}, "
                 "target={'web': 0.7, ...})"
             )

@@ -25,7 +25,8 @@ _LACKING = object()
 def make_recipe(
     by: By, tokens: str | Callable[[Any], int] | None, buffer: int, target: Target, seed: int
 ) -> Recipe:
-    """
+    """Everything that decides the order, from the arguments of `balance`.
+
     Raises:
         InputError: an argument cannot be used.
     """

@@ -376,7 +376,7 @@ class Resumable(Generic[Example]):
         if state.get("version") != STATE_VERSION:
             raise InputError(
                 f"the state of a balanced stream has version {state.get('version')!r}; expected {STATE_VERSION}: "
-                "load it with the release that wrote it, or begin anew"
+                "load it with the release that wrote it, or start over"
             )
         self._reading, self._state = None, state
         self.set_epoch(state["epoch"])
@@ -480,7 +480,7 @@ class StreamPass(Generic[Example]):
         }
         if len(examples) < len(wanted):
             raise InputError(
-                f"the stream has ended before example {state['read']:,}, which had come when the state was saved; "
+                f"the stream has ended before example {state['read']:,}, which was read before the state was saved; "
                 "expected the same stream"
             )
         self.passage.resume(state["passage"], examples)

@@ -36,7 +36,8 @@ ROWS = 256
 
 
 def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> IterableDataset:
-    """
+    """`balance` of a dataset.
+
     Raises:
         InputError: `by` or `tokens` names a column that does not exist.
     """

@@ -56,7 +56,8 @@ def make_plan(
     tokens: str | Callable[[Any], int] | None,
     exhausted: Exhausted,
 ) -> Plan:
-    """
+    """The streams and their shares, from the arguments of `balance`.
+
     Raises:
         InputError: an argument cannot be used.
     """
@@ -86,7 +87,7 @@ def make_plan(
         if exhausted == "repeat" and isinstance(stream, Iterator):
             raise InputError(
                 f"the stream {name!r} is an iterator ({type(stream).__name__}), which cannot be read a second time; "
-                "expected one that begins anew with each iter(), such as a dataset or a list, or exhausted='stop' or "
+                "expected one that starts over at each iter(), such as a dataset or a list, or exhausted='stop' or "
                 "'reweigh'"
             )
     shares = shares_of("streams", target)
@@ -185,8 +186,8 @@ class Line:
         skipped = sum(1 for _ in islice(self.source, self.gone))
         if skipped < self.gone:
             raise InputError(
-                f"the stream {self.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when "
-                "the state was saved; expected the same stream"
+                f"the stream {self.name!r} has ended at example {skipped:,} of the {self.gone:,} that were read "
+                "before the state was saved; expected the same stream"
             )
 
     def _begin(self) -> None:

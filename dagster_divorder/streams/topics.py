@@ -62,8 +62,9 @@ class Topics:
         return len(self.clusters.centroids)
 
     def predict(self, examples: Iterable[str] | ArrayLike) -> NDArray[np.int32]:
-        """The topic of each example, int32 (N,) in [0, k). examples: any iterable of strings; or numbers (N, D) if the
-        topics were fitted to vectors.
+        """The topic of each example, int32 (N,) in [0, k).
+
+        examples: any iterable of strings; or numbers (N, D) if the topics were fitted to vectors.
 
         A text with no word of the vocabulary gets topic 0, and so does a vector of zeros.
 
@@ -150,9 +151,9 @@ class Topics:
 def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0) -> Topics:
     """Fits k topics to a sample of a stream; they make a trait for `balance`.
 
-    sample: any iterable of strings, or numbers (N, D). It is read once, to its end; `seed` draws the examples that are
-    kept, 20,000 or 256 k, whichever is more. Only the first 16,384 characters of a text count. Texts without words and
-    vectors of zeros are left out.
+    sample: any iterable of strings, or numbers (N, D). It is read once, to its end; 20,000 random examples are kept, or
+    256 k if that is more. Only the first 16,384 characters of a text count. Texts without words and vectors of zeros
+    are left out.
 
     Raises:
         InputError: the sample has fewer distinct examples than k, is a single text or a table, mixes texts with others,
@@ -181,7 +182,7 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
         useless = "vectors of zeros" if texts is None else "texts without a word"
         raise InputError(
             f"the sample has {len(units)} examples, {len(units) - directed.sum()} of them {useless}, and k is {k}; "
-            "expected k others or more: give a larger sample or a smaller k"
+            "expected at least k usable ones: give a larger sample or a smaller k"
         )
     clusters = fit(units[directed], k, seed=seed)
     if clusters.note:
@@ -248,7 +249,8 @@ def _stacked(examples: Sequence[Any]) -> NDArray[Any]:
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise InputError(
-                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected as many in each"
+                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected "
+                "the same number in each"
             )
     return np.stack(rows) if rows else np.empty((0, 0))
 

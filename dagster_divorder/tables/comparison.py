@@ -166,11 +166,12 @@ def compare(
     seed: int = 0,
     **arguments: Any,
 ) -> Comparison:
-    """Measures a table's order beside `shuffles` shuffles, for the columns in `by` and for all other columns that make
-    a trait, which the order did not see.
+    """Measures a table's order beside shuffles: the columns in `by`, and all other columns that make a trait.
 
-    window: the size of a window, such as a batch, in rows; shares are then of rows. With unit="tokens", both are in
-    tokens. The other arguments are those of `order`, except targets: with these, no window has the table's own mix.
+    window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
+    shuffles: how many shuffles to compare with, 2 or more.
+    table, by, arguments: as in `order`, without targets: with these no window has the table's own mix.
+
     With a score, a batch is compared with the mix at its point of the schedule, and the shuffles stay inside the
     schedule's windows.
 
@@ -281,9 +282,10 @@ def plot(
 ) -> Figure:
     """Draws the shares of each column's values, window by window, along a shuffle and along the order.
 
-    Arguments and errors are those of `compare`. The `targets` of `order` are allowed: the picture then shows a mix that
-    moves. With a score the shuffle stays inside the schedule's windows. Returns a matplotlib Figure: a notebook shows
-    it, `figure.savefig("mix.png")` writes it.
+    Arguments and errors are those of `compare`, and `targets` may be given: the picture then shows a mix that moves.
+    With a score the shuffle stays inside the schedule's windows.
+
+    Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)

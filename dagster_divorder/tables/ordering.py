@@ -49,18 +49,19 @@ def order(
     """Order of a table's N rows, int64 (N,): position -> row.
 
     table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
-        anything with `__arrow_c_stream__`; see `tables.table`.
+        anything with `__arrow_c_stream__`.
     by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
-        (numbers above 0, relative to each other). `tables.traits` lists the column types. A dot names a field of a
+        (numbers above 0, relative to each other). docs/tables.md lists the column types. A dot names a field of a
         struct: "meta.source".
     tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
         from a row's text to its number of tokens. By default a row is as long as its text has characters, with a
         warning, or all rows are equally long if no column holds text. The text is the column of strings outside `by`
         with the most characters.
-    strategy, seed, options: as in `core.order.order`; options include sequence_length and batch.
+    strategy: a name in docs/strategies.md. options: the strategy's own, and `batch` and `sequence_length` for
+        strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
-        each of them, ...}, for columns of one value a row. `core.order.order` names the strategies that follow it.
+        each of them, ...}, for columns of one value a row. The strategies balanced, f1, f2 and f3 follow it.
     score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
         a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
         its own mix.
@@ -71,8 +72,7 @@ def order(
         farther from the schedule. By default a 32nd of the table, within 4 to 64 batches, and at most an eighth of the
         table or a quarter of the ranks.
     keep: columns in `by` that keep their shares throughout: scores are ranked within each of their values.
-    within: what windows are for: 0 for batches of rows, 1 for sequences into which rows are packed in this order, or
-        between.
+    within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
     Raises:
@@ -147,8 +147,10 @@ def table_epochs(
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
-    """The rows of a table in their `order`, as a table of the same kind. A `Dataset` comes from `select`, which copies
-    nothing; a DataFrame keeps its index. Arguments and errors are those of `order`.
+    """The rows of a table in their `order`, as a table of the same kind.
+
+    A `Dataset` comes from `select`, which copies nothing; a DataFrame keeps its index. Arguments and errors are those
+    of `order`.
 
     >>> reorder([{"topic": "sea", "id": 1}], by="topic", tokens="id")
     [{'topic': 'sea', 'id': 1}]

@@ -160,7 +160,7 @@ def _of_dict(table: Mapping[Any, Any]) -> Table:
             )
     sizes = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(sizes.values())) > 1:
-        raise InputError(f"the columns have {sizes} rows; expected as many in each")
+        raise InputError(f"the columns have {sizes} rows; expected the same number in each")
     return _of_columns(
         next(iter(sizes.values()), 0),
         names,

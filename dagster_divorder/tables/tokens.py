@@ -66,7 +66,7 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
         )
         return _checked([0 if text is None else tokens(text) for text in texts], "what tokens gives")
     warnings.warn(
-        f"tokens is not given: rows are as long as their column {name!r} has characters; "
+        f"tokens is not given: the length of a row is its characters in {name!r}; "
         "name a column of lengths, or give a function of a text",
         stacklevel=outside(),
     )

@@ -181,7 +181,7 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
     values = numbers_of(flat.cast(pa.float32()))
     vectors = values.reshape(len(widths), -1) if len(widths) else np.zeros((0, 1), np.float32)
     if not vectors.shape[1]:
-        raise InputError(f"column {name!r} holds vectors of no dims; expected one at least")
+        raise InputError(f"column {name!r} holds vectors without dims; expected at least one")
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         rows = np.flatnonzero(_valid(column))

@@ -234,7 +234,7 @@ def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     report = receipts["k_calibration"].figures
     assert 0 < report["best_silhouette"] < 0.02
-    said = f"the best silhouette is {report['best_silhouette']:.3f}, and under 0.02 hardly any cluster stands apart"
+    said = f"the best silhouette is {report['best_silhouette']:.3f}, and below 0.02 clusters hardly separate"
     note = f'no clear number of clusters: {said}; clusters.k = "auto" takes 12'
     assert report["notes"] == [note]
     # The number that is nearest to 30 of those tried, and no row of the table is marked.

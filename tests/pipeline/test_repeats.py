@@ -343,7 +343,7 @@ def test_a_quality_that_becomes_text_later_is_a_sentence(tmp_path: Path, make_se
     settings = make_settings(mixing=BY_SCORE)
     ran(settings, "repeats")
     write_jsonl(tmp_path / "docs.jsonl", [*records, {**records[0], "text": "another one", "score": "n/a"}])
-    with pytest.raises(InputError, match=r"'score' (holds large_string|is a number, and was none)"):
+    with pytest.raises(InputError, match=r"'score' (holds large_string|is a number, but was not)"):
         ran(settings, "repeats")
 
 

@@ -163,7 +163,7 @@ def test_a_beginning_with_repeats_needs_its_schedule(
     orders, _ = read(settings)
     frozen = {"order": {"frozen_tokens": orders.shape[1] // 3 * LENGTH}}
     with pytest.raises(
-        InputError, match=r"read a sequence 2 times; now one schedule goes over 1: set curriculum"
+        InputError, match=r"read a sequence 2 times, and now one schedule covers 1: restore curriculum"
     ):
         read(along(make_settings, epochs=2, curriculum=now, **frozen))
     read(along(make_settings, epochs=2, **frozen))

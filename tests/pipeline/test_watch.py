@@ -159,7 +159,7 @@ def test_a_run_starts_only_once_the_input_is_still(watcher: Watcher) -> None:
         append(docs(watcher), str(number))
         found = watcher.check(SETTLE)
         assert not found.start
-        assert f"still for {SETTLE:g} s" in found.reason
+        assert f"not changed for {SETTLE:g} s" in found.reason
     assert not watcher.check(SETTLE - 1).start
     assert watcher.check(1).start
 

@@ -332,7 +332,7 @@ def _sorted_out(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
 
 def _kind(difference: Mapping[str, Any]) -> str:
     if difference["low"] is None:
-        return "one training each, which says nothing of noise"
+        return "one training each, so the noise is unknown"
     if not is_beyond_noise(difference):
         return NO_DIFFERENCE
     return f"{'better' if difference['mean'] < 0 else 'worse'} beyond noise"
@@ -353,7 +353,7 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     ours, shuffled = rows[name], rows[reference]
     less = ours["less shuffled"]
     if less["mean"] is None:
-        return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
+        return [f"There is no result for {name}: its trainings, or those in random order, failed.", ""]
     sentences = [
         f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
         f"{shuffled['held-out']['mean']:.4f}, difference {with_interval(less)}: {_kind(less)}."

@@ -52,7 +52,7 @@ if not (_cache_folder_of(__file__) and _cache_folder_of(numba.__file__)):
     if not folder.exists():
         warnings.warn(
             f"numba can write neither beside the packages nor to the home folder, and keeps compiled functions in "
-            f"{folder}: the first run compiles them, for half a minute. Set NUMBA_CACHE_DIR to a folder that stays",
+            f"{folder}: the first run spends half a minute compiling them. Set NUMBA_CACHE_DIR to a folder that stays",
             stacklevel=1,
         )
         folder.mkdir(parents=True, exist_ok=True)

@@ -59,8 +59,8 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
     length int64 (Q,), in 1..L; turns int64 (Q,), the runs in packing order. copy int64 (Q,): successive runs in `turns`
     with equal numbers go to different sequences; a sequence that took one is closed until the last of them is packed.
     Of sequences with equal room, the last one filled takes the run. Sequences with room r are a stack, top[r]; a binary
-    tree over the rooms 1..L (leaf r at size + r) marks nodes above a stack that is not empty, so one climb and one
-    descent find the least room >= x. O(Q log L) time, O(Q + L) scratch.
+    tree over the rooms 1..L (leaf r at size + r) marks nodes above stacks that are not empty. One climb and one descent
+    find the least room >= x. O(Q log L) time, O(Q + L) scratch.
     """
     size = 1
     while size <= sequence_length:

@@ -2,7 +2,7 @@
 
 Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
 
-Guarantee: one thread computes an output row, in an order that depends on that row's input alone, so its bytes are the
+Guarantee: one thread computes an output row, in an order that depends only on that row's input. So its bytes are the
 same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
 Twins: tests/twins/pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
 documents.

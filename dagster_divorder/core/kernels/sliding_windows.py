@@ -2,10 +2,10 @@
 
 Letters: N documents, J trait values, W tokens a window.
 
-Algebra. A document's tokens share one value of the trait, so n_j(a), the tokens of value j in [a, a + W), is linear in
-`a` until an end of the window meets an end of a document. Between two such breakpoints the window loses tokens of one
-document and gains as many of another, so only two |n_j / W - p_j| change. They are leaves of a segment tree whose root
-is the maximum.
+Algebra. n_j(a) is the number of tokens of value j in [a, a + W). A document's tokens share one value of the trait, so
+n_j(a) is linear until an end of the window meets an end of a document. Between two such breakpoints the window loses
+tokens of one document and gains as many of another, so only two |n_j / W - p_j| change. They are leaves of a segment
+tree whose root is the maximum.
 
 Guarantee: tokens are summed in int64 and never as floats; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(N log J); O(J) memory beside the inputs. One thread.

@@ -22,7 +22,7 @@ GOOD_ENOUGH = 0.01
 """Deviation, one percentage point, up to which shuffling is good enough for windows of a size."""
 
 SEAM = "batch across the seam"
-"""Name of the windows across the end and the beginning of the data."""
+"""Name of the windows across the seam between epochs."""
 
 Windows = Mapping[str, Mapping[str, WindowDeviation]]
 Seams = Mapping[str, Seam]
@@ -102,7 +102,7 @@ class ShufflingCheck:
         ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
-            f"- shuffling is already good enough for any {window}: its worst one strays by at most "
+            f"- shuffling is already good enough for any {window}: its worst window strays by at most "
             f"{100 * GOOD_ENOUGH:g} percentage point"
             for window in self.good_enough
         ]

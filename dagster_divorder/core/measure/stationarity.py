@@ -54,7 +54,7 @@ FEWEST_BATCHES = 2 * TENTHS
 WINDOW_BATCHES = 4
 """Batches that a sample takes from one window of a schedule."""
 CUTS = 8
-"""Parts of a window; the mix at a point is that of the nearest CUTS parts."""
+"""Parts of a window. The mix at a point is the mix of the nearest CUTS parts."""
 
 MEASURES = {
     "rank": "rank correlation with position",
@@ -163,11 +163,11 @@ class Stationarity:
     def claim(self) -> str:
         """The result in a sentence."""
         if not self.features:
-            return f"Whether anything drifts cannot be told of {self.sequences:,} sequences; expected {FEWEST} or more."
+            return f"{self.sequences:,} sequences are too few to judge drift; expected {FEWEST} or more."
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
         unseen = sum(not feature.seen for feature in self.features)
         if self.exempt:
-            return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.exempt}."
+            return f"Of {looked}, {len(self.drifting)} drift, as intended: {self.exempt}."
         if self.follows:
             names = ", ".join(feature.feature for feature in self.drifting)
             told = f"{len(self.drifting)} drift beyond that: {names}" if names else "none drifts beyond that"

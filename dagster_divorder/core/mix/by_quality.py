@@ -4,22 +4,22 @@ Letters: N records, K topics, P tiers over all topics, R the largest number of r
 planned epochs of a topic.
 
 The records of a topic are ranked by quality: a share x of the topic's tokens has lower scores than the record at rank
-x. At rank x a record is read
+x. A record at rank x is read f(x) times:
 
     f(x) = 0 below a, and Z (p + 1) / (1 - a) * ((x - a) / (1 - a)) ** p from a on,
 
     p = R (1 - a) / Z - 1, at most STEEPEST,
 
-times. The mean of f is Z, so a topic keeps its tokens. f(1) = R unless STEEPEST binds, so no record is read more often
-than R times. Z is at most R (1 - a); then everything that is not left out is read R times.
+The mean of f is Z, so a topic keeps its tokens. f(1) = R unless STEEPEST binds, so no record is read more often than R
+times. Z is at most R (1 - a); then everything that is not left out is read R times.
 A topic is cut into up to TIERS tiers of equal tokens from a on, and a tier is read as often as f is on average in it.
 Records of equal quality are in one tier. A record without quality is read as often as its topic on average.
 Guarantee: of two records of a topic, the better one is in the same tier or a better one. Ranks depend only on the
 topic's records.
 Cost: O(N log N); 60 bytes a record.
-Source: quality-aware upsampling, Olmo 3 (arXiv 2512.13961, 3.4.4 and A.2.4), and the code of its data
-(allenai/dolma3, mixing_utils.py): C (x - a)^p exp(l (x - a)), with the largest p up to 2 and then the largest l up to 2
-for which the mean of the best twentieth is R at most. Here l = 0, so that p has a formula and R holds for every record.
+Source: quality-aware upsampling, Olmo 3 (arXiv 2512.13961, 3.4.4 and A.2.4), and the code of its data (allenai/dolma3,
+mixing_utils.py): C (x - a)^p exp(l (x - a)), with the largest p up to 2 and then the largest l up to 2 for which the
+best twentieth has a mean of at most R. Here l = 0, so that p has a formula and R holds for every record.
 Known weakness: a tier is read as a whole, so the curve is a staircase; within a tier records are chosen without regard
 to their quality.
 """

@@ -195,7 +195,7 @@ def times_of(
     if not (times @ tokens.astype(np.float64)) > 0:
         raise InputError(
             f"mixing.total_tokens is {plan.tokens.sum()}, less than half of the shortest record of any value; expected "
-            "room for one at least"
+            "room for at least one"
         )
     return times
 
@@ -385,8 +385,8 @@ def _not_reached(
 
 
 def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:
-    """An order of N records, int64 (N,). Records with the same value of the first trait are together, and every prefix
-    of them has an even share of each value of the other traits, most evenly of the second.
+    """An order of N records, int64 (N,). Records with the same value of the first trait are together. Every prefix of
+    them has an even share of each value of the other traits, most evenly of the second.
 
     values: uint64 (N,) for each trait, hashes of its values, spread over all bits. draws: uint64 (N,), a random number
     for each record. Records that are equal in all traits are sorted by their draws. Records of one value of an inner

@@ -84,16 +84,16 @@ def spokes(
         InputError: there is no candidate; alpha without quality; a negative or non-finite quality, or none above 0.
     """
     if not len(rows):
-        raise InputError("there is no vector to choose from; expected one at least")
+        raise InputError("there is no vector to choose from; expected at least one")
     if quality is None:
         if alpha:
             raise InputError(
-                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality of each"
+                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality for each"
             )
         quality = np.ones(len(rows))
     if not (np.isfinite(quality).all() and quality.min() >= 0 and quality.max() > 0):
         raise InputError(
-            "quality holds negative or missing numbers, or zeros alone; expected finite ones from 0 on"
+            "quality holds negative or missing numbers, or only zeros; expected finite numbers from 0 on"
         )
     # Mean 1 keeps products within the range of float32.
     weights = np.ones(len(rows)) if start is None else start * (len(rows) / start.sum())

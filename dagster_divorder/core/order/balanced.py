@@ -224,7 +224,7 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
     holding = np.bincount(sample.indices) / sample.items
     met = max(1.0, float(holding @ holding))
-    # The sum of one random number for each of its trait values identifies a set.
+    # A set of values is identified by the sum of one random number for each value.
     number = np.random.default_rng(0).random(len(problem.groups))[sample.indices]
     kinds = len(
         np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.indptr)), weights=number))

@@ -25,7 +25,7 @@ def original(problem: Problem) -> Order:
 
 
 def random(problem: Problem) -> Order:
-    """A uniform shuffle, the baseline to beat. A prefix of t items strays by about sqrt(t (M - t) / M) items' norms, so
+    """A uniform shuffle, the baseline to beat. A prefix of t items strays by about sqrt(t (M - t) / M) items' norms. So
     batches differ from the whole by chance, most of all with long items. O(M); Fisher and Yates, as in NumPy."""
     return np.random.default_rng(problem.seed).permutation(problem.items)
 
@@ -41,7 +41,7 @@ def round_robin(problem: Problem, *, within_cluster: str) -> Order:
     items, starts = _queues(problem, within_cluster)
     sizes = np.diff(starts)
     turn = np.arange(len(items)) - starts[:-1].repeat(sizes)
-    # Queues lie in label order and the sort is stable, so labels rise inside a turn.
+    # Queues lie in label order and the sort is stable, so labels rise inside a round.
     return items[np.argsort(turn, kind="stable")]
 
 

@@ -80,9 +80,9 @@ class SawOptions(StairOptions):
 
 class SegmentOptions(ShapeOptions):
     first: float = Field(0.1, ge=0, le=1)
-    """Share of training, at its beginning, that has one end of the ranking."""
+    """Share of training, at its beginning, for one end of the ranking."""
     last: float = Field(0.1, ge=0, le=1)
-    """Share of training, at its end, that has one end of the ranking."""
+    """Share of training, at its end, for one end of the ranking."""
     ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
     """The ends of the ranking that come first and last."""
 

@@ -3,10 +3,10 @@
 Letters: N documents, R of them dealt, T traits, J trait values, P shards.
 
 One pass, longest document first, equally long ones in random order. Each document goes to the shard that keeps prefixes
-up to the seams nearest to the corpus's mix (sum of squares over all seams), in tokens and, with DOCUMENT_WEIGHT, in
-documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the long ones. Consumed
-documents precede the first shard, which makes up for their deviation. Copies of a text go to shards at even distances,
-except a few of the shortest that find no room.
+up to the seams nearest to the corpus's mix. The measure is a sum of squares over all seams, in tokens and, with
+DOCUMENT_WEIGHT, in documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the
+long ones. Consumed documents precede the first shard, which makes up for their deviation. Copies of a text go to shards
+at even distances, except a few of the shortest that find no room.
 Guarantee: every document is in one shard; no shard has more than R / P, rounded up. The same arguments give the same
 bytes.
 Cost: a sort of the documents and O(R T P) time; 20 bytes a document while they are sorted, 6 + 4 T while

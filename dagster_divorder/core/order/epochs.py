@@ -15,7 +15,7 @@ Cost: the strategy E times. Source: the epoch boundary of Diversity-Ordered Trai
 gradient's norm spikes.
 Known weakness: a block holds the same items in every epoch, so its batches always come from the same B-th of the items.
 Later epochs of `original` are shuffles within blocks, not the input order. Across the first boundary copies of frozen
-items are nearer, about a quarter of a turn, and no frozen item keeps its place in its block.
+items are only about a quarter of their even distance apart, and no frozen item keeps its place in its block.
 """
 
 from __future__ import annotations

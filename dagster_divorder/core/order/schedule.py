@@ -248,7 +248,7 @@ def _weights(sizes: NDArray[np.generic]) -> Floats:
 
 def jumps(pieces: Pieces, begin: float, apart: float) -> Floats:
     """Where the schedule jumps, float64 (K,), as a share of the training left after progress `begin`, ends excluded.
-    Two jumps are at least `apart` apart."""
+    Jumps are at least `apart` from each other."""
     at = pieces[1:, 0][np.abs(pieces[1:, 2] - pieces[:-1, 3]) > ATOM]
     kept = [0.0]
     for place in (at[at > begin] - begin) / (1.0 - begin) if begin < 1.0 else ():

@@ -9,14 +9,14 @@ Letters: M items, R items left to order, r copies of one document among these.
    ordered separately. If R / r is less than MIN_DISTANCE cells, a document keeps its times.
 
 Items that hold several texts, such as packed sequences, bring their own times and the room around these (`Times`). Each
-item is dealt to a cell in its room, or to any cell if it has no copies, so that every prefix of cells has its part of
-the path to the whole's mix. Each cell then has the mix, and is ordered by its own.
+item is dealt to a cell in its room, or to any cell if it has no copies. Every prefix of cells then has its part of the
+path to the whole's mix. Each cell then has the mix, and is ordered by its own.
 
 Along a schedule of a score, copies are due together. They are then spread inside each window only.
 
-If a document has frozen copies, its next copy comes about half a turn after the last of them. A strategy that ignores
-traits gains nothing from cells: all documents keep their times, and their last copies come about a quarter of a turn or
-more before the frozen ones of the next epoch.
+If a document has frozen copies, its next copy comes about half the even distance after the last of them. A strategy
+that ignores traits gains nothing from cells: all documents keep their times, and their last copies come at least about
+a quarter of it before the frozen ones of the next epoch.
 Guarantee: copies stand at least R / r places less two cells apart, about half of R / r at worst. Copies that keep their
 times stand R / r apart within rounding. Time is linear in M for any number of copies.
 Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, which makes as
@@ -171,7 +171,7 @@ def spread_along(
     *,
     consumed: NDArray[np.int64],
 ) -> Order:
-    """Order of items along the schedule of a score, int64 (sum of repeats,). strategy: one that follows a score.
+    """Order of items along the schedule of `strategy`, which follows a score; int64 (sum of repeats,).
 
     Copies have equal scores, so they are spread inside windows of the schedule, never across it; consumed copies are
     ignored. copies: as in `spread_order`. repeats: int64 (M,), how often each item comes; repeats are copies too.
@@ -277,8 +277,9 @@ def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.
 
 
 def _phases(task: OrderTask, group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, unless a copy was consumed less
-    than half a turn before the rest, or comes again less than a quarter of a turn into the next epoch."""
+    """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, except for copies near frozen
+    ones: less than half the even distance after them, or less than a quarter of it before they come again in the next
+    epoch."""
     left, consumed = np.bincount(group[task.rest], minlength=group.max() + 1), len(task.frozen)
     first, last = np.full(len(left), np.inf), np.full(len(left), -np.inf)
     np.minimum.at(first, group[task.frozen], np.arange(consumed))

@@ -102,9 +102,8 @@ class Nesting(Strategy):
 
 
 def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
-    """Raises:
-    InputError: a value cannot be used; the message names it and what is expected.
-    """
+    """The options of a model. InputError if a value cannot be used; the message names the value and what is
+    expected."""
     try:
         return model(**given)
     except ValidationError as error:

@@ -15,9 +15,7 @@ MIN_STEP = 1e-9
 
 
 def check_tables(tables: Tables, traits: Collection[str]) -> None:
-    """Raises:
-    InputError: a table names no trait, has no progress that rises from 0 to 1, or has too few or many shares.
-    """
+    """InputError if a table names no trait, has no progress that rises from 0 to 1, or has too few or many shares."""
     for trait, table in tables.items():
         if trait not in traits:
             raise InputError(f"targets names {trait!r}, which is not one of traits: {sorted(traits)}")

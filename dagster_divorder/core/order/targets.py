@@ -41,9 +41,7 @@ FIT_ROUNDS = 10_000
 
 
 def check_targets(targets: Targets, groups: NDArray[np.int32]) -> None:
-    """Raises:
-    InputError: progress does not rise from 0 to 1, or shares are negative or sum to something else than 1.
-    """
+    """InputError if progress does not rise from 0 to 1, or shares are negative or do not sum to 1."""
     progress, shares = np.asarray(targets.progress), np.asarray(targets.shares)
     if progress.ndim != 1 or len(progress) < 2 or shares.shape != (len(progress), len(groups)):
         raise InputError(
@@ -99,7 +97,7 @@ def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -
         if (empty := np.flatnonzero(shares.sum(axis=1) == 0)).size:
             raise InputError(
                 f"at progress {progress[empty[0]]} the targets of group {group} ask only for trait values without "
-                "tokens; expected some that there is something to place of"
+                "tokens; expected at least one value that has tokens"
             )
         error = np.inf
         for _ in range(FIT_ROUNDS):

@@ -101,7 +101,7 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     """
     return [
         f"order.targets.{trait} asks for {gap['asked']:.1%} of {value!r} after {gap['progress']:.1%} of the tokens, "
-        f"and {gap['achievable']:.1%} is achievable there. {_why(gap)}"
+        f"but {gap['achievable']:.1%} is achievable there. {_why(gap)}"
         for trait, figure in figures.items()
         for value, gap in zip(figure["values"], figure["unmet"], strict=True)
         if abs(gap["asked"] - gap["achievable"]) > UNMET
@@ -110,11 +110,10 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
 
 def _why(gap: Mapping[str, float]) -> str:
     if abs(gap["mean_asked"] - gap["mean_achievable"]) <= UNMET:
-        return "Its shares make room for other values: ask for as much of each, on average, as it has of the corpus"
+        return "Other values need the room: for each value, ask on average for its share of the corpus"
     return (
-        f"Every token is placed once, so its shares average what it has of the corpus, {gap['mean_achievable']:.1%}, "
-        f"and those asked for average {gap['mean_asked']:.1%}: ask for shares that do, or give the input more or less "
-        "of it"
+        f"Every token is placed once, so its shares average its share of the corpus, {gap['mean_achievable']:.1%}, and "
+        f"the asked shares average {gap['mean_asked']:.1%}: ask for shares that average the first, or change the input"
     )
 
 

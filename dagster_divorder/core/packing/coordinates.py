@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNIT = 1 << 16
 
 DOCUMENTS_SHARE = 0.1
-"""Variance of the documents a sequence over that of the heaviest trait."""
+"""Variance of `documents a sequence` over that of the heaviest trait."""
 
 
 def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:

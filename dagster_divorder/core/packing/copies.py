@@ -8,8 +8,8 @@ sequences get other times:
 
 - The sequences of a text whose many copies keep their places are spread evenly over the epoch.
 - The sequences of a long document are neighbours in the plan, and too many for one batch. Sequences that hold nothing
-  else are delayed, each by up to one STEPS-th of a turn more than the one before it, towards its middle. Equal parts of
-  two copies stay nearly one turn apart.
+  else are delayed, each by up to one STEPS-th of the even distance more than the one before it, towards the middle.
+  Equal parts of two copies stay nearly the even distance apart.
 
 Distance in the plan beyond NEAREST of the even distance is slack. A sequence may leave its time by half of the slack,
 towards cells that lack its content (`core.order.spread`).
@@ -35,8 +35,8 @@ NEAREST = 0.5
 """Least part of the even distance that copies keep. With more, windows keep their mix less well."""
 
 STEPS = 16
-"""Sequences of a long document in a turn. With 4, copies that were cut at different tokens lose a quarter of their
-distance."""
+"""Sequences of a long document within the even distance. With 4, copies that were cut at different tokens lose a
+quarter of their distance."""
 
 
 def sequence_times(

@@ -1,9 +1,9 @@
 """related: pieces end to end, sorted by cluster and, within a cluster, along a path of near neighbours.
 
-The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always the nearest one that is not
-yet visited. If all neighbours of a piece are visited, the path continues from the latest piece that has one left, or
-else from the first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), since copies would be
-the nearest neighbours; copies that one part would hold several times are spread evenly.
+The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always to the nearest unvisited
+piece. If a piece has no unvisited neighbour, the path continues from the latest piece that has one, or else from the
+first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), since copies would be the nearest
+neighbours; copies that one part would hold several times are spread evenly.
 Guarantee: in each part the clusters have the order of their labels; a sequence mixes two clusters only where one ends,
 or for copies.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along the

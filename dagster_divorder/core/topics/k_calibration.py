@@ -106,7 +106,7 @@ def recommended(values: Sequence[int], silhouettes: NDArray[np.float64]) -> tupl
     if best < NEAR_ZERO:
         return (
             chosen,
-            f"the best silhouette is {best:.3f}, and under {NEAR_ZERO} hardly any cluster stands apart",
+            f"the best silhouette is {best:.3f}, and below {NEAR_ZERO} clusters hardly separate",
         )
     if max(most - chosen, chosen - fewest) > 1:
         return (

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_divorder.core.measure.vendi import each_block, gram, vendi
 from dagster_divorder.core.mix.selection import choose, semdedup, spokes
@@ -349,6 +348,8 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
     last = load_receipt(run.store, "subset_selection")
     if last is None or not run.store.exists(last.files["selection"]):
         return {}
+    import pyarrow.compute as pc
+
     before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
     known = before["record_id"]
     now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
