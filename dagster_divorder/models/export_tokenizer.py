@@ -84,10 +84,6 @@ def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str
 
 def _difference(*compared: *Compared) -> str:
     """`difference` in a process of its own, where transformers does without torch."""
-    worker = Worker(VARIABLES)
-    try:
+    with Worker(VARIABLES) as worker:
         found: str = worker(difference, compared)
-    finally:
-        worker.process.kill()
-        worker.process.communicate()  # waits for its end and closes the pipes
     return found

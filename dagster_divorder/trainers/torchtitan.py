@@ -1,7 +1,7 @@
 """torchtitan's HuggingFaceTextDataLoader over a map-style dataset.
 
-Each rank reads a contiguous slice of the rows, and shuffles it from the second pass on. Every worker reads the whole
-slice of its rank, so W ranks of n workers read each row n times: keep num_workers = 0.
+Each rank reads a contiguous slice of the rows and shuffles it from the second pass on. Every worker reads its rank's
+whole slice, so with n workers each row is read n times: keep num_workers = 0.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ DATASETS["plan"] = DatasetConfig(
     loader=lambda path: load_dataset("parquet", data_dir=path, split="train"),
     sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
 )
-dataloader=HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
-training=TrainingConfig(
-    seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps}
-)
+dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
 """,
     reads_labels=False,
     resumes="refuses: it asserts the same data-parallel degree",

@@ -156,7 +156,7 @@ def test_a_mix_may_move() -> None:
 
 def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
     rows = [{"id": f"{at:03}", "text": "é" * (1 + at % 7 * 40), "topic": "ab"[at % 2]} for at in range(40)]
-    with pytest.warns(UserWarning, match="as long as their column 'text' has characters") as told:
+    with pytest.warns(UserWarning, match="the length of a row is its characters in 'text'") as told:
         made = divorder.order(rows, "topic")
     assert len(told) == 1 and told[0].filename == __file__
     for row in rows:
@@ -181,6 +181,7 @@ def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
         ("none", "lacks some numbers"),
         ("nan", "lacks some numbers"),
         (7, "tokens is 7; expected the name of a column"),
+        ([9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths to the table as a column"),
         (lambda text: -1, "what tokens gives holds -1"),
         (lambda text: 1.5, "what tokens gives is float64"),
     ],
@@ -205,6 +206,7 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         ("meta", "expected plain values: name one of its fields, meta.source"),
         ([], "expected the name of a column"),
         (None, "by is None"),
+        (pd.Series(["sea"], name="topic"), r"by is 0 sea Name: topic.*; expected the name of a column"),
         (["topic", "topic"], "names 'topic' twice"),
         ({"topic": 0}, "the weight of trait 'topic' is 0"),
         ({"topic": -1}, "the weight of trait 'topic' is -1"),
@@ -214,7 +216,7 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         ("broken", "row 1 of column 'broken' holds NaN"),
         ("holes", "vectors with nulls in them"),
         ("nested", "expected lists of text, whole numbers or booleans"),
-        ("empty", "vectors of no dims"),
+        ("empty", "vectors without dims"),
         ("mixed", "expected values of one type"),
         ("huge", "expected values of one type"),
     ],
