@@ -28,13 +28,13 @@ def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
 
 
 def choice(settings: Settings) -> str:
-    """What a run that makes a new order changes, and what to set before it; "" where the choice is made, or no output
-    is there.
+    """What a run that makes a new order changes, and what to set before it; "" where the choice is made, nothing that
+    is there moves (`order.append`), or no output is there.
 
     Raises:
         StoreError: a manifest cannot be read.
     """
-    if settings.order.frozen_tokens is not None:
+    if settings.order.says_what_stays:
         return ""
     places = [
         str(place)

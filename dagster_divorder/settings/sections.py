@@ -625,6 +625,10 @@ class Order(_Section):
     everything after it is ordered so that the whole history nears the mix. 0: none; every run orders everything anew.
     Unset orders as 0 does, but runs name what they change of an export, and the sensor starts none that would.
     `divorder freeze` sets it from a trainer's step."""
+    append: Literal["whole", "extend"] = "whole"
+    """Where appended documents go. whole: every run orders everything anew. extend: behind the last output, ordered so
+    that all of it nears the mix; no document and no full sequence before them moves, and exports add files. As little
+    is computed as can be, and an append that differs from the corpus stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Ids of documents, your own or record ids, that are no longer packed: none of their tokens come after the frozen
     beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
@@ -643,8 +647,25 @@ class Order(_Section):
 
     @property
     def written(self) -> dict[str, Any]:
-        """The section as keys and manifests hold it: whether `frozen_tokens` is 0 or unset makes no difference."""
-        return {**self.model_dump(mode="json"), "frozen_tokens": self.frozen_tokens or 0}
+        """The section as manifests hold it: whether `frozen_tokens` is 0 or unset makes no difference, and `append` is
+        named if it is "extend"."""
+        shown = self.model_dump(mode="json", exclude=None if self.extends else {"append"})
+        return {**shown, "frozen_tokens": self.frozen_tokens or 0}
+
+    @property
+    def extends(self) -> bool:
+        """Whether new documents come behind the last output."""
+        return self.append == "extend"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether some of the last output may have to stay as it is."""
+        return bool(self.frozen_tokens) or self.extends
+
+    @property
+    def says_what_stays(self) -> bool:
+        """Whether the settings say what a new order may move of an output that a trainer may have read."""
+        return self.frozen_tokens is not None or self.extends
 
     @model_validator(mode="before")
     @classmethod
