@@ -4,7 +4,8 @@ follow a schedule of a score: in its first lap, beyond what the schedule moves.
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
 The sample is whole batches evenly spaced along the order, of at most TOKENS and SEQUENCES, but twenty batches at least.
-It leaves out a last sequence that is not full and sequences that a trainer has consumed. Mixes and means are of the
+It leaves out a last sequence that is not full and sequences that stay as they were, which a trainer has consumed or an
+append has extended. Mixes and means are of the
 tokens that shares are of, words of all. Features come from the plan,
 the traits, the token ids and the vectors that an output needs, so the result does not depend on which evidence was made
 before. Files are read fragment by fragment.
@@ -85,6 +86,8 @@ def _exempt(run: Run) -> str:
     if run.settings.order.targets:
         return "order.targets asks for a mix that moves"
     if run.receipt("packed_sequences").facts["frozen_sequences"]:
+        if run.settings.order.extends:
+            return "it comes behind the last output, which stays (order.append)"
         return "the order makes up for what a trainer has consumed (order.frozen_tokens)"
     return ""
 

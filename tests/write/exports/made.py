@@ -61,6 +61,7 @@ class Folder:
     path: Path
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_workers: bool = False
+    extends: bool = False
 
     def stage(self, name: str, write: Callable[[io.BytesIO], object]) -> None:
         assert name not in self.entries, name
