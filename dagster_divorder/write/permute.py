@@ -323,8 +323,8 @@ def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.nd
 def rows_by_array(
     contents: Sequence[ReadArray], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
-    """For each array with a row: its output positions, int64 (n,) rising; its row at each of them, int64 (n,); the array.
-    The next array is read meanwhile. contents, start, rows: see `Permutation`."""
+    """For each array with a row: its output positions, int64 (n,) rising; its row at each, int64 (n,); the array. The
+    next array is read meanwhile. contents, start, rows: see `Permutation`."""
     by_row, firsts = _sort_by_row(rows, start)
     used = np.flatnonzero(np.diff(firsts)).tolist()
     with contextlib.closing(ahead(contents[number]() for number in used)) as arrays:
